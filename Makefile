@@ -1,7 +1,7 @@
 # Everything here sets itself up: Debian packages (when root) and a .venv, only what is missing.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures docs release clean root packages venv-demo venv-test venv-bench venv-docs
+.PHONY: help demo quick quick-tests test test-suites test-full test-rest soak alone coverage check matrix chaos foreign fuzz fuzz-runs mutants bench pictures docs release clean root packages venv-demo venv-test venv-bench venv-docs
 
 BIN := .venv/bin
 # what the head and the lab need
@@ -21,8 +21,8 @@ demo: root venv-demo  ## four virtual hosts, from a password to a trained model 
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=5
 SUITES := tests/lab tests/foreign tests/wheel tests/node tests/fuzz tests/rewording tests/tools tests/unit tests/golden tests/hints
 # What takes long, or starts a real launcher, is test-full's: see `markers` in setup.cfg, and tests/conftest.py.
-QUICK := -m "not slow and not real"
-REST := -m "slow or real"
+QUICK := -m "not slow and not real and not alone"
+REST := -m "(slow or real) and not alone"
 
 test: root venv-test  ## lint, types, and tests of every verb: what each change needs (8 minutes; root)
 	@tools/timed 'make test' $(MAKE) --no-print-directory check test-suites
@@ -36,7 +36,10 @@ test-full: root venv-test  ## the rest: real launchers, foreign programs, fuzzer
 test-rest:
 	$(PYTEST) -n 4 $(REST) $(SUITES)
 
-soak: chaos fuzz fuzz-runs  ## all of chaos, fuzz, fuzz-runs, each for S seconds: before a release (root)
+soak: chaos fuzz fuzz-runs alone  ## all of chaos, fuzz, fuzz-runs, alone, each for S seconds: before a release (root)
+
+alone: root venv-test  ## tests of the lab that need the processors for themselves, one at a time (7 minutes; root)
+	$(PYTEST) -m alone tests/lab
 
 # The fuzzers draw 8 cases of the forty that `make test` tries.
 quick: venv-test  ## the short loop: check, unit and golden tests but those marked slow

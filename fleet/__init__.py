@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from fleet import api as api
     from fleet.api import open as open
     from fleet.api import reopen as reopen
+    from fleet.api import report as report
     from fleet.api import runs as runs
 
 
 def __getattr__(name: str) -> Any:
     """`open` and its like, imported when they are requested: all else of fleet is imported by way of this module."""
-    if name in ("api", "open", "reopen", "runs"):
+    if name in ("api", "open", "reopen", "report", "runs"):
         api = import_module("fleet.api")
         return api if name == "api" else getattr(api, name)
     raise AttributeError(f"module 'fleet' has no attribute '{name}'")

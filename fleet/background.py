@@ -1,21 +1,20 @@
-"""Threads alongside the one that works: daemons, so that none keeps this process from ending."""
+"""Starts work on daemon threads, which do not keep this process from ending."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
 
+from fleet.codec import T
 from fleet.errors import LimitError
-
-T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def thread_limit() -> Iterator[None]:
-    """Raises LimitError where this machine does not allow one more thread."""
+    """Raises LimitError if this machine does not allow another thread."""
     try:
         yield
     except RuntimeError as error:
@@ -26,7 +25,7 @@ def thread_limit() -> Iterator[None]:
 
 
 def background(name: str, work: Callable[[], T]) -> Future[T]:
-    """Starts the work on a thread of that name, and returns what will have its result. LimitError."""
+    """Starts the work on a thread of that name. Returns the future of its result. Raises LimitError."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -38,3 +37,17 @@ def background(name: str, work: Callable[[], T]) -> Future[T]:
     with thread_limit():
         threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def unattended(name: str, work: Callable[[], T]) -> Future[T]:
+    """Does what background() does for work whose result no caller reads: an error in it is shown like that of a
+    thread."""
+
+    def run() -> T:
+        try:
+            return work()
+        except BaseException:
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            raise
+
+    return background(name, run)

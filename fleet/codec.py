@@ -1,22 +1,24 @@
-"""Turns values into JSON, and back. One reader serves for what nodes send, for fleet's own processes, and for requests.
+"""Converts values to JSON and back, for messages of nodes, for fleet's own processes, and for requests.
 
-    decode(Stopped, value)        the value, typed; raises Misfit if it is no such value
-    decode(Rank | Status, value)  of messages, the one that has the value's "event"; of dataclasses, the one it names
+    decode(Stopped, value)        returns the value, typed; raises Misfit if it is no Stopped
+    decode(Rank | Status, value)  selects the message with the value's "event", or the dataclass with its "class"
 
 A type is made of TypedDict, dataclasses, lists, sets, tuples, mappings, Literal, Union, Annotated with predicates, str,
-int, float, bool, bytes, Path, None and Any. A bool is no int; an int is a float. A TypedDict keeps keys that it does
-not know. A dataclass drops them, and fills missing fields with their defaults. Bounds limit how much a value may hold:
-no correct program sends more than WIRE allows. An error keeps only what users see of it.
+int, float, bool, bytes, Path, None and Any. A bool is no int; an int is a float. A TypedDict keeps unknown keys. A
+dataclass drops them, and fills missing fields with their defaults. Bounds limit the size of a value: no correct program
+sends more than WIRE allows. Of an error, only the parts that users see are kept.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import reprlib
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -30,15 +32,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 CLASS, EVENT = "class", "event"
-# KEY: a field's name in documents, None: its own; left out there where it is None. STAYS: not to leave the process
-KEY, STAYS = "key", "stays"
-SPREAD = "**"  # the KEY of a mapping whose items documents have among the fields
+# KEY: marks a field that documents omit if it is None; its value is the field's name there, None: the same name.
+# NOT_SERIALIZED: marks a field that does not leave this process
+KEY, NOT_SERIALIZED = "key", "stays"
+SPREAD = "**"  # the KEY of a mapping whose items are fields of the document
 OF_ERROR = ("message", "hint", "where", "host", "kind")
 MOST = (1 << 64) - 1
 
 
 class Bounds(NamedTuple):
-    """Limits values: the characters of a text, the items of a list or mapping, the range of a number."""
+    """Limits values: the length of a text, the items of a list or mapping, the range of a number."""
 
     text: float = math.inf
     items: float = math.inf
@@ -46,7 +49,7 @@ class Bounds(NamedTuple):
     most: float = MOST
 
 
-WIRE, OWN = Bounds(text=4096, items=100_000), Bounds()
+WIRE, UNBOUNDED = Bounds(text=4096, items=100_000), Bounds()
 
 
 class _Missing:
@@ -66,17 +69,17 @@ class Misfit(ValueError):
 
 
 def where_known(key: str | None = None) -> Any:
-    """Returns a field of an answer that its JSON leaves out where it is None. key: its name there, None: its own."""
+    """Returns a field that JSON omits if it is None. key: its name in JSON, None: the same name."""
     return field(default=None, metadata={KEY: key})
 
 
 def spread() -> Any:
-    """Returns a field of an answer, a mapping whose items its JSON has among the answer's fields."""
+    """Returns a field for a mapping whose items become fields in JSON."""
     return field(default_factory=dict, metadata={KEY: SPREAD})
 
 
 def plain(value: Any) -> Any:
-    """Returns an answer as documents have it: its fields by their names, without the names of classes."""
+    """Returns a value as documents have it: dataclasses as mappings, without the names of classes."""
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
         for each in fields(value):
@@ -92,20 +95,19 @@ def plain(value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Returns `value` as JSON for from_json(). Raises TypeError where it holds what must not leave this process."""
+    """Returns `value` as JSON for from_json(). Raises TypeError for a value that must not leave this process."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: to_json(getattr(value, each.name)) for each in fields(value) if STAYS not in each.metadata}
-        return {CLASS: type(value).__name__, **parts}
+        names = [each.name for each in fields(value) if NOT_SERIALIZED not in each.metadata]
+        return {CLASS: type(value).__name__, **{name: to_json(getattr(value, name)) for name in names}}
     if isinstance(value, FleetError):
         return {CLASS: type(value).__name__, **{name: getattr(value, name) for name in OF_ERROR}}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_json(item) for item in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(to_json(item) for item in value)
-    if isinstance(value, Path):
-        return str(value)
+    if isinstance(value, (tuple, list, set, frozenset)):
+        items = [to_json(item) for item in value]
+        return sorted(items) if isinstance(value, (set, frozenset)) else items
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -114,19 +116,18 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: TypeForm[T], stored: Any) -> T:
-    """Returns the `kind` of which to_json() made `stored`. Raises Misfit where that is none."""
-    return decode(kind, stored, OWN)
+    """Returns the value of which to_json() made `stored`. Raises Misfit if it is no `kind`."""
+    return decode(kind, stored, UNBOUNDED)
 
 
 def decode(kind: TypeForm[T], value: Any, bounds: Bounds = WIRE) -> T:
-    """Returns `value`, parsed from JSON, as a `kind`. Raises Misfit where it is none."""
-    found: T = _reader(kind, bounds)(value)  # type: ignore[arg-type]
-    return found
+    """Returns `value`, parsed from JSON, as a `kind`. Raises Misfit if it is none."""
+    return typing.cast(T, _reader(kind, bounds)(value))  # type: ignore[arg-type]
 
 
 @cache
 def hints(kind: Any) -> dict[str, Any]:
-    """Returns the types of a class's fields, read once."""
+    """Returns the types of a class's fields."""
     return typing.get_type_hints(kind, include_extras=True)
 
 
@@ -139,34 +140,36 @@ def _reader(kind: Any, bounds: Bounds) -> Reader:
     if origin is Annotated:
         return _limited(_reader(args[0], bounds), args[1:])
     if origin in (Union, UnionType):
-        return _either(args, bounds)
+        return _union(args, bounds)
     if origin is Literal:
-        return _that(lambda value: any(type(value) is type(arg) and value == arg for arg in args))
+        return _check(lambda value: any(type(value) is type(arg) and value == arg for arg in args))
     if typing.is_typeddict(kind) or is_dataclass(kind):
         return _record(kind, bounds)
     if issubclass(shape, FleetError):
         return _error
     if origin is tuple and args[-1] is not Ellipsis:
-        return _row([_reader(arg, bounds) for arg in args])
+        return _tuple([_reader(arg, bounds) for arg in args])
     if args and issubclass(shape, Mapping):
-        return _table(_reader(args[0], bounds), _reader(args[1], bounds), bounds)
+        return _mapping(_reader(args[0], bounds), _reader(args[1], bounds), bounds)
     if args and issubclass(shape, Collection):
-        return _items(shape, _reader(args[0], bounds), bounds)
+        return _collection(shape, _reader(args[0], bounds), bounds)
     if shape is str:
-        return _that(lambda value: isinstance(value, str) and len(value) <= bounds.text)
+        return _check(lambda value: isinstance(value, str) and len(value) <= bounds.text)
     if shape in (int, float):
-        return _number((int,) if shape is int else (int, float), bounds)
+        kinds, least, most = (int,) if shape is int else (int, float), bounds.least, bounds.most
+        return _check(lambda value: isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most)
     if shape in _OUT_OF_TEXT:
-        return lambda value: value if isinstance(value, shape) else _OUT_OF_TEXT[shape](_text(value))
+        text = _reader(str, UNBOUNDED)
+        return lambda value: value if isinstance(value, shape) else _OUT_OF_TEXT[shape](text(value))
     if shape is BinaryIO:
-        return _that(lambda value: hasattr(value, "read"))
-    return _that(lambda value: isinstance(value, shape))
+        return _check(lambda value: hasattr(value, "read"))
+    return _check(lambda value: isinstance(value, shape))
 
 
 _OUT_OF_TEXT: Mapping[Any, Callable[[str], Any]] = {Path: Path, bytes: lambda text: text.encode("latin-1")}
 
 
-def _that(fits: Callable[[Any], bool]) -> Reader:
+def _check(fits: Callable[[Any], bool]) -> Reader:
     def read(value: Any) -> Any:
         if not fits(value):
             raise Misfit(value)
@@ -175,20 +178,10 @@ def _that(fits: Callable[[Any], bool]) -> Reader:
     return read
 
 
-_text = _that(lambda value: isinstance(value, str))
-
-
-def _number(kinds: Any, bounds: Bounds) -> Reader:
-    def fits(value: Any) -> bool:
-        return isinstance(value, kinds) and not isinstance(value, bool) and bounds.least <= value <= bounds.most
-
-    return _that(fits)
-
-
 def _limited(part: Reader, limits: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
         found = part(value)
-        for limit in limits:  # all() of a generator takes twice as long, and lists of files are long
+        for limit in limits:  # all() of a generator takes twice as long, which counts for lists of files
             if not limit(found):
                 raise Misfit(value)
         return found
@@ -196,40 +189,38 @@ def _limited(part: Reader, limits: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _items(shape: type, part: Reader, bounds: Bounds) -> Reader:
+def _collection(shape: type, part: Reader, bounds: Bounds) -> Reader:
     make = shape if shape in (list, frozenset) else tuple
 
     def read(value: Any) -> Any:
         fits = isinstance(value, (list, shape)) and not isinstance(value, (str, bytes, Mapping))
         if not fits or len(value) > bounds.items:
             raise Misfit(value)
-        found = []
-        try:
-            for item in value:
-                found.append(part(item))
-        except Misfit as error:
-            raise error.inside(f"[{len(found)}]") from None
-        return make(found)
+        return make(_items(value, repeat(part)))
 
     return read
 
 
-def _row(parts: list[Reader]) -> Reader:
+def _items(value: Iterable[Any], parts: Iterable[Reader]) -> list[Any]:
+    found = list[Any]()
+    try:
+        for item, part in zip(value, parts, strict=False):
+            found.append(part(item))
+    except Misfit as error:
+        raise error.inside(f"[{len(found)}]") from None
+    return found
+
+
+def _tuple(parts: list[Reader]) -> Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != len(parts):
             raise Misfit(value)
-        found = []
-        try:
-            for part, item in zip(parts, value, strict=True):
-                found.append(part(item))
-        except Misfit as error:
-            raise error.inside(f"[{len(found)}]") from None
-        return tuple(found)
+        return tuple(_items(value, parts))
 
     return read
 
 
-def _table(name: Reader, part: Reader, bounds: Bounds) -> Reader:
+def _mapping(name: Reader, part: Reader, bounds: Bounds) -> Reader:
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping) or len(value) > bounds.items:
             raise Misfit(value)
@@ -247,7 +238,7 @@ def _table(name: Reader, part: Reader, bounds: Bounds) -> Reader:
 def _record(kind: Any, bounds: Bounds) -> Reader:
     types = hints(kind)
     if is_dataclass(kind):
-        known = {each.name: each for each in fields(kind) if STAYS not in each.metadata}
+        known = {each.name: each for each in fields(kind) if NOT_SERIALIZED not in each.metadata}
         keys = {name: each.metadata.get(KEY) or name for name, each in known.items()}
         required = {name for name, each in known.items() if each.default is each.default_factory is MISSING}
     else:
@@ -272,14 +263,14 @@ def _record(kind: Any, bounds: Bounds) -> Reader:
 
 
 def _names(kind: Any) -> tuple[Any, ...]:
-    """Returns the names by which JSON shows a value's type: a message's events, a dataclass's own name."""
+    """Returns the names that identify a type in JSON: the events of a message, the name of a dataclass."""
     if isinstance(kind, type) and is_dataclass(kind):
         return (kind.__name__,)
     event = hints(kind).get(EVENT) if typing.is_typeddict(kind) else None
     return get_args(event) if get_origin(event) is Literal else ()
 
 
-def _either(kinds: tuple[Any, ...], bounds: Bounds) -> Reader:
+def _union(kinds: tuple[Any, ...], bounds: Bounds) -> Reader:
     named = {name: _reader(kind, bounds) for kind in kinds for name in _names(kind)}
     others = [_reader(kind, bounds) for kind in kinds if is_dataclass(kind) or not _names(kind)]
     key = CLASS if any(map(is_dataclass, kinds)) else EVENT
@@ -302,9 +293,8 @@ def _either(kinds: tuple[Any, ...], bounds: Bounds) -> Reader:
 def _error(stored: Any) -> FleetError:
     if not isinstance(stored, Mapping) or not {CLASS, "message"} <= stored.keys():
         raise Misfit(stored)
-    kind = getattr(errors, str(stored[CLASS]), FleetError)
-    if not (isinstance(kind, type) and issubclass(kind, FleetError)):
-        kind = FleetError
+    kind = getattr(errors, str(stored[CLASS]), None)
+    kind = kind if isinstance(kind, type) and issubclass(kind, FleetError) else FleetError
     made: FleetError = FleetError.__new__(kind)
     FleetError.__init__(made, stored["message"], **{name: stored.get(name) for name in OF_ERROR[1:]})
     return made

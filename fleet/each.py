@@ -1,11 +1,13 @@
-"""Each host: connect, do, close. What every verb that works host by host is built on."""
+"""Runs a task on each host: connects, runs it, closes the connection. All verbs that work host by host use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 
 from fleet import fanout
 from fleet.answers.event import Refused
+from fleet.codec import T
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Finished, Notice, Round, Started
 from fleet.inventory.nodeset import fold
@@ -25,23 +27,19 @@ def on_each(
     what: str = "",
     drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
-    """Run `task` on every host, `runtime.fanout` at a time; results in the order of `hosts`.
+    """Runs `task` on every host, on `runtime.fanout` hosts at a time. Returns the results in the order of `hosts`.
 
-    Emits a Round, and Started and Finished for every host. what: what the task does, as text. A FleetError becomes
-    Result.error; so does anything else, with kind "internal". The connection is closed as soon as a host is done.
-    After a cancel a task has `drain` seconds to clean up before it is abandoned. Raises LimitError before the start
-    when this machine cannot hold so many connections.
+    Emits a Round, and Started and Finished for every host. what: the task, as text. An exception becomes Result.error;
+    its kind is "internal" unless it is a FleetError. After a cancel, a task has `drain` seconds to clean up before it
+    is abandoned. Raises LimitError, before the start, if this machine cannot hold so many connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout)
 
     def one(host: Host) -> Result:
         runtime.emit(Started(host.name, "connecting"))
-        session = runtime.transport.connect(host, runtime.cancel)
-        runtime.emit(Started(host.name, what))
-        try:
+        with closing(runtime.transport.connect(host, runtime.cancel)) as session:
+            runtime.emit(Started(host.name, what))
             return task(session, host)
-        finally:
-            session.close()
 
     return over(hosts, runtime, one, what, drain)
 
@@ -53,7 +51,7 @@ def over(
     what: str,
     drain: float = fanout.DRAIN_SECONDS,
 ) -> tuple[Result, ...]:
-    """Does what on_each does, where `one` makes the connection and emits Started."""
+    """Runs `one` on every host, as on_each() does. `one` opens the connection and emits Started."""
     runtime.emit(Round(what, tuple(host.name for host in hosts)))
     results: dict[int, Result] = {}
     numbered = list(enumerate(hosts))
@@ -66,8 +64,24 @@ def over(
     return tuple(results[index] for index in range(len(hosts)))
 
 
+def answers_of(
+    hosts: Sequence[Host], runtime: Runtime, work: Callable[[Host], T], what: str
+) -> tuple[dict[str, T], dict[str, Result]]:
+    """Returns (what `work` returns of each host, the results of the hosts where it fails), in the order of `hosts`."""
+    answers: dict[str, T] = {}
+
+    def one(host: Host) -> Result:
+        runtime.emit(Started(host.name, what))
+        answers[host.name] = work(host)
+        return Result(host.name, ok=True)
+
+    results = over(hosts, runtime, one, what)
+    failures = {result.host: result for result in results if not result.ok}
+    return {result.host: answers[result.host] for result in results if result.ok}, failures
+
+
 def failed(host: Host, error: BaseException) -> Result:
-    """The Result of a host on which something was raised."""
+    """Returns the Result of a host whose task raised an error."""
     if isinstance(error, KeyboardInterrupt):
         error = Interrupted("interrupted")
     if not isinstance(error, FleetError):
@@ -84,11 +98,12 @@ def as_one(
     emit: Emit,
     event: type[Refused],
     more: str = "",
-    hosts: Mapping[str, FleetError | None] | None = None,
+    names: Iterable[str] = (),
 ) -> FleetError:
-    """Returns the error that refuses a verb as a whole: the first host's cause, with every host that shares it. Other
-    causes are emitted first, as notices; JSON has an `event` for each host. more: what it led to. hosts: what is wrong
-    with each, where that is not `errors`."""
+    """Returns the error that refuses a verb as a whole: the first host's cause, with all hosts that share it.
+
+    Emits the other causes as notices; JSON has an `event` for each host. more: the consequence, as text. names:
+    all hosts, where not each has an error."""
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:
@@ -102,7 +117,11 @@ def as_one(
             )
         )
     return first.but(
-        message=main.message + more, hint=main.hint, host=_names(main.whose), where=None, hosts=hosts or errors
+        message=main.message + more,
+        hint=main.hint,
+        host=_names(main.whose),
+        where=None,
+        hosts={**dict.fromkeys(names), **errors},
     )
 
 

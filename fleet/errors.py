@@ -87,6 +87,10 @@ class FleetError(Exception):
     kind: str = "internal"
     hosts: Mapping[str, FleetError | None] = {}
 
+    def __init_subclass__(cls, exit_code: int | None = None, kind: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.exit_code, cls.kind = exit_code or cls.exit_code, kind or cls.kind
+
     def __init__(
         self,
         message: str,
@@ -126,37 +130,28 @@ class FleetError(Exception):
         return {"kind": self.kind, "message": self.reason, "hint": self.hint}
 
 
-class UsageError(FleetError):
+class UsageError(FleetError, exit_code=EXIT_USAGE, kind="usage"):
     """The command line asks for something that makes no sense (exit 2)."""
-
-    exit_code = EXIT_USAGE
-    kind = "usage"
 
 
 class Ambiguous(UsageError):
     """Means that an argument has several meanings (exit 2)."""
 
 
-class InventoryError(FleetError):
+class InventoryError(FleetError, exit_code=EXIT_INVENTORY, kind="inventory"):
     """The inventory, a hostfile, a selection or a playbook is invalid or missing (exit 121)."""
-
-    exit_code = EXIT_INVENTORY
-    kind = "inventory"
 
 
 class NoInventory(InventoryError):
     """None is named, and none is where it would be found (exit 121)."""
 
 
-class ConnectError(FleetError):
+class ConnectError(FleetError, exit_code=EXIT_CONNECT, kind="unreachable"):
     """A host cannot be reached, authenticated, or is not who it was (exit 122).
 
     kinds: resolve, refused, unreachable, timeout, banner, auth, host-key, unknown-host-key, gateway, lost,
     no-python, protocol, config (an ssh config or known_hosts that cannot be followed).
     """
-
-    exit_code = EXIT_CONNECT
-    kind = "unreachable"
 
 
 class Silent(ConnectError):
@@ -175,46 +170,38 @@ class ProtocolError(ConnectError):
         )
 
 
-class PreflightError(FleetError):
+class PreflightError(FleetError, exit_code=EXIT_PREFLIGHT, kind="preflight"):
     """Parity or preflight refused (exit 123).
 
     findings: of a launch, what refuses it: each {"id", "severity", "hosts", "message", "remedy"}.
     """
 
-    exit_code = EXIT_PREFLIGHT
-    kind = "preflight"
     findings: Sequence[Mapping[str, Any]] = ()
 
 
-class DeadlineError(FleetError):
+class Occupied(PreflightError):
+    """Live runs have the hosts, and nothing else is wrong with them. It ends once these runs have ended. held: (host,
+    run) of each. may_run: a part of what was to start may have begun, and is not known to be stopped."""
+
+    held: frozenset[tuple[str, str]] = frozenset()
+    may_run = False
+
+
+class DeadlineError(FleetError, exit_code=EXIT_TIMEOUT, kind="deadline"):
     """A remote command or a whole verb ran out of its time (exit 124)."""
 
-    exit_code = EXIT_TIMEOUT
-    kind = "deadline"
 
-
-class HostFailed(FleetError):
+class HostFailed(FleetError, exit_code=EXIT_HOST_FAILED, kind="failed"):
     """Something fleet did on a host failed there (exit 1)."""
 
-    exit_code = EXIT_HOST_FAILED
-    kind = "failed"
 
-
-class LabError(FleetError):
+class LabError(FleetError, exit_code=EXIT_HOST_FAILED, kind="lab"):
     """The lab cannot be had, or cannot do what was requested (exit 1)."""
 
-    exit_code = EXIT_HOST_FAILED
-    kind = "lab"
 
-
-class LimitError(FleetError):
+class LimitError(FleetError, kind="limit"):
     """This machine's own limits (open files, threads) are too low for the request (exit 125)."""
 
-    kind = "limit"
 
-
-class Interrupted(FleetError):
+class Interrupted(FleetError, exit_code=EXIT_INTERRUPTED, kind="interrupted"):
     """The user pressed Ctrl-C (exit 130)."""
-
-    exit_code = EXIT_INTERRUPTED
-    kind = "interrupted"

@@ -1,4 +1,4 @@
-"""Defines what happens, as values. Ops emit them; cli/ renders them as a terminal view, JSON lines or nothing."""
+"""Defines the events that ops emit. cli/ renders them for the terminal or as JSON lines."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Level = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True)
 class Event:
-    """Base: `time` is seconds since the epoch on the head."""
+    """Base of events. time: seconds since the epoch, on the head."""
 
     time: float = field(default_factory=time.time, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Round(Event):
-    """Work begins that goes over all of `hosts`; none: it is done on this machine. what: as text ("installing"), ""
-    for the verb itself; none of both: nothing is under way any more."""
+    """Reports that work on all of `hosts` begins; without hosts, work on this machine. what: the work as text
+    ("installing"), "" for the verb itself. Without both, no work is under way any more."""
 
     what: str
     hosts: tuple[str, ...]
@@ -31,7 +31,7 @@ class Round(Event):
 
 @dataclass(frozen=True)
 class Started(Event):
-    """Work on a host began, or goes on with something else. what: a short phrase ("connecting", "installing")."""
+    """Reports that work on a host began, or its next step. what: a short phrase ("connecting", "installing")."""
 
     host: str
     what: str = ""
@@ -39,7 +39,7 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Output(Event):
-    """Raw bytes a process wrote. stream: "stdout" or "stderr"; rank: the global rank, or None."""
+    """Holds raw bytes that a process wrote. rank: the global rank, or None."""
 
     host: str
     stream: Literal["stdout", "stderr"]
@@ -49,7 +49,7 @@ class Output(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """A counter moved: done of total, None when the total is not known. unit: bytes, or a count of something."""
+    """Reports a counter: `done` of `total`. total: None if it is not known. unit: bytes, or a count of things."""
 
     host: str | None
     what: str
@@ -60,7 +60,7 @@ class Progress(Event):
 
 @dataclass(frozen=True)
 class Finished(Event):
-    """A host is through, with its result."""
+    """Reports the result of a host."""
 
     result: Result
 
@@ -71,7 +71,7 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something worth saying: level "info", "warning" or "error". happened: the events of a run that it is about."""
+    """Reports a message to the user. happened: the events of a run that it is about."""
 
     level: Level
     message: str
@@ -87,11 +87,11 @@ class Notice(Event):
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Returns its record for --json (docs/json.md); it is empty where the notice is about no event of a run."""
+        """Returns its record for --json (docs/json.md), {} if the notice is about no event of a run."""
         return next(iter(self.records), {})
 
     def has(self, *kinds: type[RunEvent]) -> bool:
-        """Is true where it is about an event of one of these kinds."""
+        """Is true if it is about an event of one of these kinds."""
         return any(isinstance(event, kinds) for event in self.happened)
 
 
@@ -99,4 +99,4 @@ Emit = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """An Emit that drops everything."""
+    """Drops the event."""

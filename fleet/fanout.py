@@ -1,4 +1,4 @@
-"""One bounded, cancellable loop over hosts, and the check that this machine's limits allow it."""
+"""Runs work on hosts in a bounded number of threads, and checks that this machine's limits allow that."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from fleet.background import background
+from fleet.codec import T
 from fleet.errors import Interrupted, LimitError
 from fleet.transport.base import Cancel
 
-T = TypeVar("T")
 R = TypeVar("R")
 
-# After a cancel: how long work that is under way may take to clean up before it is abandoned.
 TURN_SECONDS = 0.5
-DRAIN_SECONDS = 2.0
-# Interpreter, terminal, log files, gateways, name lookups: what these take, and what they get where it is to be had.
+DRAIN_SECONDS = 2.0  # after a cancel, work that is under way may clean up for so long before it is abandoned
+# open files of the interpreter, terminal, logs, gateways and name lookups: the least, and the number reserved if
+# possible
 OWN_FDS, RESERVED_FDS = 28, 64
 
 
@@ -32,13 +32,14 @@ def run(
     cancel: Cancel,
     drain: float = DRAIN_SECONDS,
 ) -> Iterator[tuple[T, R | BaseException]]:
-    """Yield (item, result) in completion order; an exception is a value. At most `limit` threads.
+    """Runs `work` in at most `limit` threads. Yields (item, result) in the order of completion; an exception is a
+    result.
 
-    After a cancel nothing new starts: what was not started, or does not end within `drain` seconds, yields
-    Interrupted. A consumer that stops reading stops the starting of new work, too.
+    After a cancel no new work starts. Items that were not started, or do not end within `drain` seconds, yield
+    Interrupted. If the consumer stops, no new work starts either.
     """
     waiting = deque(enumerate(items))
-    # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
+    # no SimpleQueue: if a signal handler takes longer than the timeout of get(), that waits for ever
     done: queue.Queue[tuple[int, R | BaseException] | None] = queue.Queue()
     stopped = threading.Event()
 
@@ -51,7 +52,7 @@ def run(
             result: R | BaseException
             try:
                 result = work(item)
-            except BaseException as error:  # a value, also SystemExit: a worker must not vanish
+            except BaseException as error:  # also SystemExit: a worker must not vanish
                 result = error
             done.put((index, result))
 
@@ -66,7 +67,7 @@ def run(
                 left_at = time.monotonic() + drain
             if left_at is not None and len(open_items) <= len(waiting):  # nothing is under way
                 break
-            try:  # in turns: a signal that comes just before a wait is handled only after it
+            try:  # with a timeout: a signal that comes just before a wait is handled only after it
                 answer = done.get(timeout=TURN_SECONDS if left_at is None else max(0.0, left_at - time.monotonic()))
             except queue.Empty:
                 if left_at is None:
@@ -82,10 +83,8 @@ def run(
 
 
 def check_limits(n_hosts: int, fanout: int, fds_per_host: int = 2) -> None:
-    """Make room for the open files that this many hosts at once need, or raise LimitError naming the limit.
-
-    The soft limit is raised to what is needed, as far as the hard limit allows.
-    """
+    """Raises the soft limit on open files to the number that so many hosts need. Raises LimitError if the hard limit
+    does not allow it."""
     at_once = min(n_hosts, fanout)
     needed, wanted = (own + at_once * fds_per_host for own in (OWN_FDS, RESERVED_FDS))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

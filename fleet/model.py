@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from fleet.codec import STAYS, from_json, plain
+from fleet.codec import NOT_SERIALIZED, from_json, plain
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError
+from fleet.node.base.wire import grouped as grouped
 from fleet.spool import Spooled, pieces
 
 A = TypeVar("A")
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,8 @@ class Host:
     "what ~/.ssh/config has, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...".
     slots: ranks a node runs by default; None means one per GPU, else 1. devices: GPU indexes a selection
     left to this node, None for all. python: the training interpreter. activate: a shell line run before
-    commands. workdir: where code lives. env: variables for everything run there.
+    commands. workdir: where code lives. env: variables for everything run there. ignore: the ids of rules that do
+    not judge it, with commas between.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Host:
     activate: str | None = None
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    ignore: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class Result(Answering):
     stderr: bytes | Spooled = b""
     error: FleetError | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
-    answer: object = field(default=None, compare=False, kw_only=True, metadata={STAYS: True})
+    answer: object = field(default=None, compare=False, kw_only=True, metadata={NOT_SERIALIZED: True})
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -203,7 +204,7 @@ class Report(Answering):
     results: tuple[Result, ...]
     exit_code: int
     data: Mapping[str, Any] = field(default_factory=dict)
-    answer: object = field(default=None, compare=False, kw_only=True, metadata={STAYS: True})
+    answer: object = field(default=None, compare=False, kw_only=True, metadata={NOT_SERIALIZED: True})
 
     @property
     def ok(self) -> bool:
@@ -229,11 +230,3 @@ def exit_code_of(results: tuple[Result, ...]) -> int:
         return min(errors, key=lambda code: (code < EXIT_HOST_FAILED + 100, code))
     statuses = [r.exit_status or EXIT_HOST_FAILED for r in results if not r.ok]
     return max(statuses, default=EXIT_OK)
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Key -> its values, both in order of first appearance."""
-    groups: dict[K, list[V]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups

@@ -1,5 +1,5 @@
-"""The user's own folders on the head: runs/, builds/, ~/.fleet. They are entered through no link that another user
-made. They belong to the user (or root), and are not open to all, as a destination on a node."""
+"""Checks, reads and writes the user's folders on the head: runs/, builds/, ~/.fleet. They belong to the user or root,
+and not all users may write there. No link of another user is followed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing, on_os_error
 from fleet.node.base.files import open_regular, replace_file
+from fleet.node.base.files import private as private
 from fleet.node.base.locks import alone
-from fleet.node.base.private import private as private
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
 
@@ -34,15 +34,15 @@ def _refusing(hint: str) -> Iterator[None]:
 
 
 def around(path: Path) -> int | None:
-    """Returns who is trusted with a folder of the head's, other than the user. Where root works in a user's folder
-    (sudo, a container), it is that user, whose code and inventory are used, too."""
+    """Returns the user id that is trusted in addition, None for none. If root works in a user's folder (sudo, a
+    container), it is that user's, as root uses that user's code and inventory anyway."""
     return None if os.geteuid() else path.absolute().parent.stat().st_uid
 
 
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
-    """Returns whether it is there, as it must be; made (0700) where need be, with a .gitignore: neither git nor a sync
-    takes it along. option: names another one. UsageError where it is another user's, or others could write there;
-    OSError."""
+    """Returns True if the folder exists. make: creates it with mode 0700 and a .gitignore, so that git and syncs ignore
+    it. option: the one that names another folder. Raises UsageError if it is another user's, or if others can write
+    there; OSError."""
     new = not os.path.lexists(path)
     if new and not make:
         return False
@@ -53,18 +53,14 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 
 def given_folder(path: Path, option: str, *, make: bool = True, mode: int = 0o777) -> None:
-    """Looks at a folder that is written to, made where need be. UsageError and `option` as in own_folder(); OSError."""
-    with _refusing(f"take it away, mend its owner or mode, or name another folder with {option}"):
-        fd = reach(os.fsencode(path.absolute()), make, mode)
-        try:
-            check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
-        finally:
-            os.close(fd)
+    """Checks a folder that fleet writes to. make: creates it if it is missing. option, errors: as for own_folder()."""
+    refusing = _refusing(f"take it away, mend its owner or mode, or name another folder with {option}")
+    with refusing, closing(reach(os.fsencode(path.absolute()), make, mode)) as fd:
+        check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
 
 
 def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
-    """Returns why what lies in a folder of the user's is not read, as text: it is a link, or another user put it
-    there."""
+    """Returns why a file in a folder of the user is not read: it is a link, or another user's. None: it may be read."""
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
@@ -72,19 +68,19 @@ def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
 
 
 def is_mine(uid: int, path: Path, folder: Path) -> bool:
-    """Returns whether that user id of what lies at `path` is the user's, or root's; or is trusted around `folder`."""
+    """Returns True if the owner `uid` of `path` is the user, root, or the user trusted around `folder`."""
     return uid in (0, around(folder)) or is_ours(os.fsencode(path.parent), uid)
 
 
 def own_umask() -> int:
-    """Returns the umask, which no call reads without setting it: 022 where the kernel does not show it."""
+    """Returns the umask, from /proc, as os.umask() would change it. Returns 022 if the kernel does not show it."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/self/status").read_text().split("Umask:")[1].split()[0], 8)
     return 0o022
 
 
 def open_own(path: Path) -> BinaryIO:
-    """Opens a file of the user's to read. OSError where it is a link, no regular file, or another user's."""
+    """Opens a file of the user for reading. Raises OSError for a link, another kind of file, or another user's file."""
     file = open_regular(str(path), os.O_NOFOLLOW)
     if (why := foreign(path, os.fstat(file.fileno()))) is not None:
         file.close()
@@ -93,31 +89,46 @@ def open_own(path: Path) -> BinaryIO:
 
 
 def read_own(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Returns what a file of the user's holds. OSError as open_own(), or where it is larger than `most` bytes."""
+    """Returns the content of a file of the user. Raises OSError as open_own() does, or if it has more than `most`
+    bytes."""
     with open_own(path) as file:
         return bounded(file, most)
 
 
+def lines_of(path: Path) -> list[str]:
+    """Returns the lines of a file that add_line() wrote, none of one that cannot be read."""
+    with contextlib.suppress(OSError):
+        return os.fsdecode(read_own(path)).split("\n")[:-1]
+    return []
+
+
+def add_line(place: Path, name: str, line: str, most: int) -> None:
+    """Adds a line to a file in the folder .fleet below `place`, which keeps the last `most` of them. Two processes may
+    do so at once. Raises UsageError if that folder is another user's; OSError."""
+    path = home(place) / name
+    with open(f"{path}.lock", "ab", opener=private) as lock, alone(lock.fileno()):
+        text = "".join(f"{each}\n" for each in [*lines_of(path), line][-most:])
+        replace_file(os.fsencode(path), os.fsencode(text), 0o600)
+
+
 def read_given(path: Path) -> bytes:
-    """Returns what a file holds that the user names, wherever its name leads. OSError where it is no regular file, or
-    larger than 64 MiB."""
+    """Returns the content of a file that the user names; links are followed. Raises OSError if it is no regular file,
+    or larger than 64 MiB."""
     with open_regular(str(path)) as file:
         return bounded(file)
 
 
-def write_given(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files, by their paths below it, to a folder that the user names with --to: no link is followed in their
-    place. UsageError."""
-    try:
+def write_given(folder: Path, files: Mapping[str, bytes], option: str = "--to DIR") -> None:
+    """Writes files, given by their relative paths, to a folder that the user names with an option. A link in a file's
+    place is replaced, not followed. Raises UsageError."""
+    with on_os_error(UsageError, str(folder), hint=f"{option} writes elsewhere"):
         for name, data in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             replace_file(os.fsencode(folder / name), data)
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}", hint="--to DIR writes elsewhere") from None
 
 
 def bounded(file: BinaryIO, most: int = MOST_BYTES) -> bytes:
-    """Returns what a file holds. OSError where that is more than `most` bytes."""
+    """Returns the content of a file. Raises OSError if it has more than `most` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB")
@@ -125,8 +136,8 @@ def bounded(file: BinaryIO, most: int = MOST_BYTES) -> bytes:
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
-    """Returns what a JSON file of the user's holds. OSError as read_own(); ValueError where it is no JSON, or nested
-    too deep."""
+    """Returns the value in a JSON file of the user. Raises OSError as read_own() does, ValueError for text that is no
+    JSON or nested too deep."""
     try:
         return json.loads(read_own(path, most))
     except RecursionError:
@@ -134,8 +145,8 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
 
 
 def own_file(path: Path, hint: str) -> Path:
-    """Returns where it is, links followed. UsageError where what is to be replaced is another user's, or a link of
-    another user's leads there; OSError."""
+    """Returns the path of the file to replace, with links followed. Raises UsageError if the file, or a link to it, is
+    another user's; OSError."""
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
@@ -149,15 +160,15 @@ def own_file(path: Path, hint: str) -> Path:
 
 
 def home(place: Path, *names: str) -> Path:
-    """~/.fleet, `place` being ~, or a folder below it: made (0700) where need be. UsageError where it is another
-    user's; OSError."""
+    """Returns the folder .fleet below `place`, or one below that. Creates it with mode 0700 if it is missing. Raises
+    UsageError if it is another user's; OSError."""
     with _refusing(f"take it away, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
         return Path(own_home(*names, home=str(place)))
 
 
 def seal(*values: object) -> str | None:
-    """Returns what only this user's fleet can make of JSON values: their HMAC, by a random key in ~/.fleet, which is
-    made where need be. None without a home to keep it in, or where the values are nested too deep."""
+    """Returns the HMAC of JSON values, by a random key in ~/.fleet that only this user can read. Makes the key if it is
+    missing. Returns None without a home, or if the values are nested too deep."""
     import hmac  # it takes 4 ms, and most commands seal nothing
 
     try:
@@ -169,13 +180,13 @@ def seal(*values: object) -> str | None:
                 file.truncate(0)
                 key = os.urandom(KEY_BYTES)
                 file.write(key)
+                file.flush()  # before the next one has the lock
             if foreign(Path(file.name), os.fstat(file.fileno())) is not None:
                 return None
-    except (OSError, UsageError, RuntimeError):  # no home that is ours, or none at all; RecursionError
+    except (OSError, UsageError, RuntimeError):  # no home, or another user's; RecursionError is a RuntimeError
         return None
     return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def is_seal(given: object, *values: object) -> bool:
-    """Returns whether that is the seal() of these values."""
     return given is not None and given == seal(*values)

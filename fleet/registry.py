@@ -7,14 +7,13 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
+from fleet.codec import T
 from fleet.errors import UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Holds what every verb's execution is given: how to reach hosts, how many at once, where events are sent, when to
-stop."""
+"""Defines the Runtime that executes plans: how hosts are reached, where events are sent, when to stop."""
 
 from __future__ import annotations
 
@@ -9,17 +8,19 @@ from dataclasses import dataclass, field
 from fleet.events import Emit, silent
 from fleet.model import Report
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.requests.reach import Reach
+from fleet.requests.request import Reach
 from fleet.transport.base import Cancel, Transport
 
 
 @dataclass
 class Runtime:
-    """transport: reaches hosts. fanout: hosts worked on at once. emit: takes events. cancel: set on Ctrl-C. detach: set
-    when a run is to go on without this process, or, with `stay`, without a terminal: that is called, with what to show,
-    and this process leads the run on. ask: puts a question that is answered by yes or no, None where no user can be
-    reached. clock: by which what lasts too long is given up. background: no caller waits for this process, which stays
-    as long as there is anything to do for its run."""
+    """Holds the means of execution. transport: reaches hosts. fanout: number of hosts at once. emit: receives events.
+    cancel: set on Ctrl-C. ask: asks the user a yes-or-no question, and returns None if there is no user. clock: for
+    timeouts.
+
+    detach: set when the run is to go on without this process. With `stay`, this process goes on to lead the run,
+    without a terminal: `stay` is called with the report to show. background: no caller waits for this process, which
+    stays as long as its run needs it."""
 
     transport: Transport
     fanout: int = Reach.fanout

@@ -33,7 +33,7 @@ CGROUP_CONF = "ConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """Describes a node for Slurm. memory: MiB. gpus: device files. address, hostname: None where they are the name."""
+    """Describes a node for Slurm. memory: MiB. gpus: device files. address, hostname: None if they equal the name."""
 
     name: str
     cpus: int
@@ -47,7 +47,7 @@ def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
     """Returns the node that a host's facts describe. It declares less memory than the host has, as Slurm drains a node
     that has less than it declares."""
     memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
-    gpus = tuple(f"/dev/nvidia{gpu['index']}" for gpu in facts.get("gpus", ()))
+    gpus = tuple(f"/dev/nvidia{gpu.get('minor', gpu['index'])}" for gpu in facts.get("gpus", ()))
     cpus = int((facts.get("cpu") or {}).get("count") or 1)
     own = str(facts.get("hostname") or "").partition(".")[0]
     return SlurmNode(
@@ -60,9 +60,9 @@ def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
     )
 
 
-def node_line(name: str, **said: object) -> str:
+def node_line(name: str, **values: object) -> str:
     """Returns a node's line of slurm.conf, without empty fields."""
-    return f"NodeName={name}{''.join(f' {key}={value}' for key, value in said.items() if value)} State=UNKNOWN\n"
+    return f"NodeName={name}{''.join(f' {key}={value}' for key, value in values.items() if value)} State=UNKNOWN\n"
 
 
 def slurm_conf(

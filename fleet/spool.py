@@ -1,4 +1,4 @@
-"""Keeps the output of hosts: in memory while it is small, else in one temporary file that has no name."""
+"""Keeps the output of hosts in memory while it is small, else in one temporary file that has no name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from fleet.errors import LimitError
 
-# bytes in memory: of one stream, and of all together; a stream beyond that keeps up to BLOCK there
+# most bytes in memory: of one stream, of all streams, and of a stream that is in the file
 HELD_EACH, HELD_ALL, BLOCK = 1 << 20, 16 << 20, 1 << 16
 PIECE = 1 << 18
 
 
 class Spool:
-    """Holds the file for all streams of one verb. It takes at most half of the space that was free on its disk. held:
-    bytes that the streams have in memory."""
+    """Holds the file for all streams of one verb. It uses at most half of the free space of its disk. held: bytes that
+    the streams have in memory."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -25,7 +25,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def put(self, data: bytes | bytearray) -> int:
-        """Appends data to the file, returns the offset at which it begins. Raises LimitError if there is no room."""
+        """Appends data to the file. Returns its offset. Raises LimitError if there is no room."""
         import tempfile
 
         with self._lock:
@@ -89,7 +89,7 @@ class Stream:
 
 class Spooled:
     """Holds an output that is in the file of a Spool, except for its last bytes. It equals another Spooled with the
-    same digest, and no bytes."""
+    same digest, and the same bytes where a Stream may have kept these in memory."""
 
     def __init__(
         self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
@@ -100,10 +100,12 @@ class Spooled:
         return self._size
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, bytes):
+            return self._size == len(other) <= HELD_EACH and bytes(self) == other
         return isinstance(other, Spooled) and self._digest == other._digest
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(bytes(self) if self._size <= HELD_EACH else self._digest)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yields its bytes, at most PIECE at a time from the file, then the rest."""

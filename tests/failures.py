@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import click
-
 from fleet.cli.run.follow import show_summary
 from fleet.cli.run.launch_view import LaunchView
 from fleet.model import Host, Inventory, Job, Report
@@ -105,8 +103,7 @@ def failed(
 
 def show(report: Report, view: LaunchView | None = None) -> None:
     """Has the end of the run told on the terminal. view: of what was shown of it before."""
-    with click.Context(click.Command("launch")):
-        show_summary(report, view or LaunchView(HOSTS))
+    show_summary(report, view or LaunchView(HOSTS))
 
 
 def oom(rank: int | None = None) -> KernelLine:

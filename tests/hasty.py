@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from fleet.model import Host
-from fleet.node.gang import attempts
-from fleet.ops.run.follow import behind, follow
+from fleet.node.gang import verdict
+from fleet.ops.run.follow import background, follow
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch import loop
 
 
 def without_pauses(patch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    patch.setattr(attempts, "PAUSE_SECONDS", 0.0)
+    patch.setattr(verdict, "PAUSE_SECONDS", 0.0)
 
 
 def without_silence(patch: pytest.MonkeyPatch) -> None:
     """What is silent is silent at once."""
     patch.setattr(follow, "RETRY_SECONDS", 0.002)
-    patch.setattr(behind, "RETRY_SECONDS", 0.002)
+    patch.setattr(background, "RETRY_SECONDS", 0.002)
     patch.setattr(loop, "TICK", 0.005)
 
 
@@ -32,4 +32,4 @@ def clean_up(runs: Path, run: str, transport: Any, seconds: float) -> tuple[str,
     whether all logs are there, in the folder `logs`."""
     folder = RunFolder.open(runs, "logs")
     folder.release()
-    return behind.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)
+    return background.clean(Host("gpu1", "gpu1"), run, 0.0, transport, time.monotonic() + seconds, folder)

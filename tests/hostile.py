@@ -38,6 +38,7 @@ MIRRORED: list[dict[str, Any]] = [
         "changed": 0,
         "left": [],
         "replaced": 0,
+        "overwritten": 0,
         "aside": [],
     },
 ]

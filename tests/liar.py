@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from fleet.model import Host
-from fleet.ops.run.follow.behind import STOP
+from fleet.ops.run.follow.background import STOP
 from fleet.ops.sessions import ASK, START
 from fleet.protocol.frames import PREAMBLE
 from fleet.transport import program

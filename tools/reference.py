@@ -21,12 +21,16 @@ from fleet.cli.main import cli
 from fleet.engines.launchers import OPTIONS, REFUSED, REFUSED_IN_JOBS, SAME
 from fleet.engines.translate import options_of
 from fleet.inventory.fields import FIELDS, OF_ONE_HOST
+from fleet.node.container.explain import SURE
+from fleet.node.container.platforms import PLATFORMS
 from fleet.protocol import files
+from fleet.protocol.gpu_fields import GPU_FIELDS
 from fleet.rules.ended import ended_by
 from fleet.rules.judge import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENDS = DOCS.parent / "tests/golden/hints"
+THINGS = ("nodes", "least", "most", "rank", "each", "master")
 BLOCK = re.compile(r"(?s)(<!-- from the code: ([a-z ]+) -->\n).*?(<!-- end -->)")
 
 
@@ -109,6 +113,15 @@ def rules() -> str:
     return table(("rule", "severity", "about", "remedy"), *rows)
 
 
+def gpu_fields() -> str:
+    """What `nvidia-smi` is asked for, of each GPU."""
+    rows = [
+        (f"`{name}`", kind, " or ".join(f"`{field}`" for field in fields), since, rule and f"`{rule}`")
+        for name, kind, fields, since, rule in GPU_FIELDS
+    ]
+    return table(("key", "type", "nvidia-smi's field", "driver", "rule"), *rows)
+
+
 def hints() -> str:
     """Returns what ranks wrote last, as recorded for tests, and the hint that fleet then shows."""
     ends = (ended_by(path.read_text("utf-8").partition("hint: ")[0]) for path in sorted(ENDS.glob("*.txt")))
@@ -149,6 +162,25 @@ def passed_options() -> str:
     return table(("of", "written", "NAME"), *rows)
 
 
+def platforms() -> str:
+    """Those whose variables are known, each once."""
+    rows: dict[str, tuple[str, ...]] = {}
+    for it in PLATFORMS:
+        known = {thing: [f"`{name.partition(':')[0]}`" for name in it.get(thing, ())] for thing in THINGS}
+        counts = list(dict.fromkeys(known["least"] + known["most"] + known["nodes"]))
+        shown = (counts, known["rank"], known["each"], known["master"])
+        cells = [", ".join(dict.fromkeys(names)) or "-" for names in shown]
+        rows.setdefault(f"`{it['name']}`", (*cells, SURE[it["sure"]]))
+    head = ("platform", "nodes", "node rank", "ranks", "master", "known")
+    return table(head, *((name, *cells) for name, cells in rows.items()))
+
+
+def origins() -> str:
+    """Returns where each platform's variables were read."""
+    rows = {(it["name"], it["origin"]): None for it in PLATFORMS}
+    return "".join(f"- `{name}`: {origin}\n" for name, origin in rows)
+
+
 def files_on(rows: Iterable[tuple[str, str]]) -> Callable[[], str]:
     """Paths on a node, several in one row with commas between them."""
     return lambda: table(("path", "holds"), *((f"`{paths.replace(', ', '`, `')}`", holds) for paths, holds in rows))
@@ -171,12 +203,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "host keys": host_keys,
     "error kinds": error_kinds,
     "rules": rules,
+    "gpu fields": gpu_fields,
     "events": events,
     "hints": hints,
     "same options": same_options,
     "refused options": refused_options,
     "refused in jobs": refused_in_jobs,
     "passed options": passed_options,
+    "platforms": platforms,
+    "origins of platforms": origins,
     "files on a node": files_on(files.FOLDERS),
     "files of a run": files_on(files.OF_A_RUN),
     "files of deliveries": files_on(files.OF_DELIVERIES),

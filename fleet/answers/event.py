@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fleet.codec import plain, spread
+from fleet.codec import plain, spread, where_known
 
 BOTH, STREAM, FILE = "both", "`--json` alone", "`events.jsonl` alone"
 KINDS: dict[str, type[RunEvent]] = {}
@@ -39,3 +39,12 @@ class Refused(RunEvent):
     kind: str
     message: str
     hint: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun(RunEvent):
+    """Base: ranks run from now on. first_ranks: of each host. started: when the run was, in seconds since the epoch."""
+
+    world_size: int
+    first_ranks: Mapping[str, int]
+    started: float | None = where_known()

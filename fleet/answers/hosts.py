@@ -1,4 +1,4 @@
-"""Holds the answers of `fleet setup-ssh`, `fleet kill-port`, `fleet init` and tasks."""
+"""Holds the answers of `fleet setup-ssh`, `fleet kill-port`, `fleet init`, `fleet top` and tasks."""
 
 from __future__ import annotations
 
@@ -83,14 +83,17 @@ class Listening:
 
 
 @dataclass(frozen=True)
-class Preview:
-    """Marks the answer of a dry run."""
+class HostSampled:
+    """Holds the last sample of a host (protocol.messages.samples.Sampled). free, cold: indexes of the GPUs that are
+    free, or busy at little power."""
 
-    dry_run: bool = True
+    sample: Mapping[str, Any] | None = None
+    free: Sequence[int] = ()
+    cold: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
-class Asked:
+class InitFound:
     """Holds what `fleet init` found on a host. found: fields that the inventory did not have yet. lacks: messages about
     what was not found."""
 

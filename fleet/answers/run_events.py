@@ -7,14 +7,13 @@ PROTOCOL stays; what is taken away, or means something else, makes another PROTO
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fleet.answers.event import FILE, KINDS, STREAM, Refused, RunEvent
+from fleet.answers import run_start_events as run_start_events  # whose kinds of_record reads, too
+from fleet.answers.event import FILE, KINDS, Begun, RunEvent
 from fleet.answers.runs import FirstFailure
 from fleet.codec import from_json, where_known
-from fleet.protocol.state import PROTOCOL
-from fleet.version import __version__
 
 COMMON = ("event", "time", "level", "host", "message")
 
@@ -24,86 +23,6 @@ def of_record(record: Mapping[str, Any]) -> RunEvent:
     made: RunEvent = from_json(KINDS[record["event"]], record)
     known = {*COMMON, *(it.name for it in fields(made))}
     return replace(made, more={name: value for name, value in record.items() if name not in known})
-
-
-# -- the way to running ranks ------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Version(RunEvent, event="version"):
-    """the first: `version` of these events, `fleet`'s own"""
-
-    version: int = PROTOCOL
-    fleet: str = __version__
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submitted(RunEvent, event="submitted"):
-    """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there), `by`, `script`, `logs`,
-    `asked` (the queue's options, which `--again` uses once more), `seal` (by which the user's fleet knows that it
-    made the request)"""
-
-    on: str
-    job: str
-    by: str
-    script: str
-    logs: str
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    seal: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting(RunEvent, event="waiting", place=STREAM):
-    """its job waits in the queue: `job`, `state` and `reason` as the queue names them, `begins` (when that is
-    expected, or null)"""
-
-    job: str
-    state: str
-    reason: str
-    begins: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned(RunEvent, event="plan"):
-    """what is started where: as `--dry-run` shows it"""
-
-    lease: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Differs(RunEvent, event="differs"):
-    """something is not as it was in the `run` that this one repeats: `hint`"""
-
-    run: str
-    hint: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Begun(RunEvent):
-    """Base: ranks run from now on. first_ranks: of each host. started: when the run was, in seconds since the epoch."""
-
-    world_size: int
-    first_ranks: Mapping[str, int]
-    started: float | None = where_known()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running(Begun, event="running"):
-    """all nodes have started: `world_size`, `first_ranks` (of each host), `logs`"""
-
-    logs: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attached(Begun, event="attached"):
-    """a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
-    `started` (when), `lease`, `leads`
-    (else it only looks on)"""
-
-    version: int = PROTOCOL
-    engine: str | None = where_known()
-    logs: str
-    state: str
-    lease: float | None
-    leads: bool = False
 
 
 # -- while they run ----------------------------------------------------------------------------------------
@@ -133,6 +52,14 @@ class RankOver(RunEvent, event="rank"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowHost(RunEvent, event="slow-host"):
+    """the others wait for the host in `hosts`, or, of two, for the link from the first to the second: `evidence`"""
+
+    hosts: Sequence[str]
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Advised(RunEvent, event="advice"):
     """the run reports a mistake that ends nothing, or its silence: `id`, `remedy`"""
 
@@ -151,10 +78,11 @@ class Stalled(RunEvent, event="stalled"):
 @dataclass(frozen=True, kw_only=True)
 class StacksTaken(RunEvent, event="stacks"):
     """the places of ranks that are silent, or that others waited for in vain: `places`, each with its `ranks`, `hosts`,
-    `at`, `odd`; `file`: their stacks"""
+    `at`, `odd`; `file`: their stacks; `hang`: the collective that ranks wait in, where flight recorders show it"""
 
     file: str | None = None
     places: Sequence[Mapping[str, Any]] = ()
+    hang: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,63 +247,27 @@ class Superseded(RunEvent, event="superseded"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notifies(RunEvent, event="notifies", place=FILE):
+    """the line of `--notify` starts, after the end of this `attempt`: it is started no other time"""
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notified(RunEvent, event="notified"):
+    """the line of `--notify` has ended: `exit_code`, -n for signal n, null where it did not end by itself"""
+
+    exit_code: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Detached(RunEvent, event="detached"):
     """the run goes on by itself; process `pid` collects its logs"""
 
     pid: int
 
 
-# -- on stdout with --json alone ---------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Found(RunEvent, event="finding", place=STREAM):
-    """preflight found something: the rule's `id`, `severity`, `hosts`, `message`, `hint`"""
-
-    id: str
-    severity: str
-    hosts: Sequence[str]
-    message: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unreachable(Refused, event="unreachable", place=STREAM):
-    """nothing was started, as a host did not answer: `kind` of the error, `message`, `hint`"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotSynced(Refused, event="not-synced", place=STREAM):
-    """nothing was started, as a host did not take the code: `kind`, `message`, `hint`"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotStarted(Refused, event="not-started", place=STREAM):
-    """everything was stopped again, as a host did not start: `kind`, `message`, `hint`"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotReady(Refused, event="not-ready", place=STREAM):
-    """no other attempt begins, as a host is not ready for it: `kind`, `message`, `hint`"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepDone(RunEvent, event="step", place=STREAM):
-    """sync, preflight, start are through: `step`, `hosts`, `seconds`"""
-
-    step: str
-    hosts: int
-    seconds: float
-
-
 # -- in events.jsonl alone ---------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class NodeStarted(RunEvent, event="started", place=FILE):
-    """a node has started: `pid` of its supervisor, `folder` there, `attempt` where it is not the first"""
-
-    pid: int
-    folder: str
-    attempt: int | None = where_known()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cleaned(RunEvent, event="cleaned", place=FILE):
     """a process that went on in the background has ended the run on a node: `complete` where its logs are, too"""

@@ -8,7 +8,8 @@ from typing import Any
 
 from fleet.codec import spread, where_known
 from fleet.errors import EXIT_HOST_FAILED
-from fleet.protocol.messages.stacks import RankStack
+from fleet.protocol.messages.run import Verdict
+from fleet.protocol.messages.stacks import RankStack, Recorded
 
 
 @dataclass(frozen=True)
@@ -63,23 +64,54 @@ class TracebackOf:
 
 
 @dataclass(frozen=True)
+class HostUse:
+    """Describes the mean of a host's samples. use: percent of its GPUs. power: watts of all of them. cpu: percent of
+    all CPUs."""
+
+    samples: int
+    use: float | None = None
+    power: float | None = None
+    cpu: float | None = None
+
+    @property
+    def has_gpus(self) -> bool:
+        return self.use is not None or self.power is not None
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Names the host that the others waited for, or two, of which the link from the first to the second is slow; and
+    what shows it."""
+
+    hosts: Sequence[str]
+    evidence: str
+
+    @property
+    def where(self) -> str:
+        return self.hosts[0] if len(self.hosts) == 1 else "the link from " + " to ".join(self.hosts)
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """How a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: not known yet.
     next: lines to copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not
-    known. killed: ranks that had to be. restarts: the event of each. error: why not all of it began."""
+    known. killed: ranks that had to be. used: by host, where there are samples. slow: what the others waited for.
+    restarts: the event of each. error: why not all of it began."""
 
     run: str = ""
     world_size: int = 0
     seconds: float = 0.0
     logs: str = ""
     stopped: str | None = None
-    end: Mapping[str, Any] | None = None
+    end: Verdict | None = None
     first_failure: FirstFailure | None = None
     next: Sequence[str] = ()
     tracebacks: Sequence[TracebackOf] = ()
     incomplete_logs: Sequence[str] = ()
     unknown: Sequence[str] = ()
     killed: Sequence[int] = ()
+    used: Mapping[str, HostUse] | None = where_known()
+    slow: Slow | None = where_known()
     error: Mapping[str, Any] | None = where_known()
     attempt: int | None = where_known()
     restarts: Sequence[Mapping[str, Any]] | None = where_known()
@@ -87,13 +119,15 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """Describes a run that continues without this process. led: by this one, until now."""
+    """Describes a run that continues without this process. led: by this one, until now. runs: how many were requested
+    at once, of which it is the first."""
 
     run: str
     world_size: int
     logs: str
     detached: bool = True
     led: bool = True
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -110,6 +144,57 @@ class NodeEnd:
 
 
 @dataclass(frozen=True)
+class RankSeen:
+    """A rank of an attempt. ended: when. known: whether its end is, and not only that of its attempt."""
+
+    rank: int
+    host: str
+    ended: float
+    status: int | None
+    signal: int | None
+    known: bool
+
+
+@dataclass(frozen=True)
+class AttemptSeen:
+    """began, ended: in seconds since the epoch. why: another one followed."""
+
+    attempt: int
+    began: float
+    ended: float
+    why: str | None
+    ranks: Sequence[RankSeen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedRun:
+    """A run as its folder on this machine has it. ranks: by host. notices: warnings and errors, the last ones.
+    metrics: by host the means of what was measured there; odd_samples: how many are of another time."""
+
+    run: str
+    state: str
+    exit_code: int | None
+    started: float
+    seconds: float
+    owner: str
+    command: Sequence[str]
+    code: str | None
+    engine: str | None
+    world_size: int
+    ranks: Mapping[str, Sequence[int]]
+    versions: Mapping[str, str]
+    attempts: Sequence[AttemptSeen]
+    first_failure: FirstFailure | None
+    tracebacks: Sequence[TracebackOf]
+    notices: Sequence[Mapping[str, Any]]
+    metrics: Mapping[str, Mapping[str, float]]
+    odd_samples: int
+    next: Sequence[str]
+    logs: str
+    broken: str | None
+
+
+@dataclass(frozen=True)
 class RunStopped:
     """restartable: it was, until now."""
 
@@ -123,12 +208,6 @@ class StoppedThere:
 
     was: str
     left: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    run: str
-    logs: str
 
 
 @dataclass(frozen=True)
@@ -172,22 +251,28 @@ class RunsSeen:
 
 
 @dataclass(frozen=True)
-class LogsShown:
+class LogsHere:
+    """Names a run, and the folder of its logs on this machine."""
+
     run: str
     logs: str
 
 
 @dataclass(frozen=True)
 class StacksTaken:
-    """places: rules.stacks.Place, as JSON. summary: of them, in a sentence. absent: ranks that have no process."""
+    """places: rules.stacks.Place, as JSON. summary: of them, in a sentence. absent: ranks that have no process. hang:
+    rules.collectives.Hang, as JSON."""
 
     run: str
     summary: str
     places: Sequence[Mapping[str, Any]] = ()
     absent: Sequence[int] = ()
+    hang: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class StacksThere:
     ranks: Sequence[RankStack] = ()
     own_master: str | None = None
+    calls: Sequence[Recorded] = ()
+    ras: str = ""

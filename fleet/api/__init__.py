@@ -19,22 +19,73 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
-from fleet.api.fleet import Fleet as Fleet
+from fleet.api.hosts import Hosts
 from fleet.api.hosts import Planned as Planned
 from fleet.api.plans import Plans as Plans
 from fleet.api.run import Run as Run
 from fleet.errors import UsageError
 from fleet.events import Emit, silent
-from fleet.model import Inventory
-from fleet.requests.reach import Reach
+from fleet.model import Inventory, Report
+from fleet.requests.request import Reach
 from fleet.sources import INVENTORY, hosts_on
 from fleet.transport import DEFAULT as SSH
 
 if TYPE_CHECKING:
+    from fleet.ops.check import Checked
     from fleet.ops.run.kept.local import LocalRun
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _at_once(
+    verb: Callable[Concatenate[Plans, P], Planned], do: Callable[[Planned], R]
+) -> Callable[Concatenate[Fleet, P], R]:
+    """Returns the verb as a method of Fleet: it plans, and does what it has planned."""
+
+    @wraps(verb)
+    def method(self: Fleet, /, *args: P.args, **given: P.kwargs) -> R:
+        return do(verb(self.plan, *args, **given))
+
+    return method
+
+
+def _checked(planned: Planned) -> Checked:
+    return cast("Checked", planned.run())
+
+
+@dataclass(frozen=True)
+class Fleet(Hosts):
+    """Hosts, and the verbs of `Plans`, done at once."""
+
+    @property
+    def plan(self) -> Plans:
+        """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
+        return Plans(self)
+
+    exec = _at_once(Plans.exec, Planned.run)
+    sync = _at_once(Plans.sync, Planned.run)
+    sync_data = _at_once(Plans.sync_data, Planned.run)
+    sync_wheels = _at_once(Plans.sync_wheels, Planned.run)
+    check = _at_once(Plans.check, _checked)
+    kill_port = _at_once(Plans.kill_port, Planned.run)
+    setup_ssh = _at_once(Plans.setup_ssh, Planned.run)
+    build = _at_once(Plans.build, Planned.run)
+    launch = _at_once(Plans.launch, Planned.begin)
+    again = _at_once(Plans.again, Planned.begin)
+    attach = _at_once(Plans.attach, Planned.begin)
+    stop = _at_once(Plans.stop, Planned.run)
+    forget = _at_once(Plans.forget, Planned.run)
+    ps = _at_once(Plans.ps, Planned.run)
+    top = _at_once(Plans.top, Planned.run)
+    logs = _at_once(Plans.logs, Planned.run)
+    stacks = _at_once(Plans.stacks, Planned.run)
+    get = _at_once(Plans.get, Planned.run)
 
 
 def open(
@@ -103,6 +154,13 @@ def reopen(
         emit=emit,
         ask=ask,
     )
+
+
+def report(run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> Report:
+    """Returns what the folder of a run on this machine holds of it: docs/json.md."""
+    from fleet.ops.run.find.report import report_on
+
+    return report_on(run, Path(runs_dir))
 
 
 def runs(

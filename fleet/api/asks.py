@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fleet.errors import UsageError
-from fleet.requests.option import HELP
+from fleet.requests.request import HELP
 
 P = ParamSpec("P")
 Q = TypeVar("Q")
@@ -18,8 +18,8 @@ OPTIONS = "options"  # the field that holds what the request itself does not kno
 
 
 def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Concatenate[S, P], R]]:
-    """Decorator for a method of one request: it is called as the request's constructor is. Keywords that this does not
-    know go into its `options`."""
+    """Decorator for a method of one request: it is called as the request's constructor is, and its help has the
+    request's. Keywords that the request does not know go into its `options`."""
     known: dict[str, Any] = request.__dataclass_fields__  # type: ignore[attr-defined]
 
     def decorate(method: Callable[[S, Q], R]) -> Callable[Concatenate[S, P], R]:
@@ -35,7 +35,7 @@ def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Co
 
         of_request, of_method = inspect.signature(request), inspect.signature(method)
         helps = [f"{name}: {each.metadata[HELP]}" for name, each in known.items() if HELP in each.metadata]
-        call.__doc__ = "\n".join([*(inspect.getdoc(method) or "").split("\n"), *helps])
+        call.__doc__ = "\n".join([str(inspect.getdoc(method)), "", str(inspect.getdoc(request)), *helps])
         parameters = [next(iter(of_method.parameters.values())), *of_request.parameters.values()]
         call.__signature__ = of_method.replace(parameters=parameters)  # type: ignore[attr-defined]
         return call

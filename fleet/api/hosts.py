@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fleet.api.run import Run, Task
+from fleet.codec import T
 from fleet.events import Emit, silent
 from fleet.model import Host, Inventory, Report
 from fleet.ops.plans import Line, Plan
-from fleet.requests.reach import Reach
+from fleet.requests.request import Reach
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
 from fleet.transport import open_transport
@@ -19,8 +20,6 @@ from fleet.transport.base import Cancel, ConnectOptions, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,8 @@ class Hosts:
         self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
     ) -> Iterator[Runtime]:
         """Yields what a plan is run with. emit: instead of its own. password_for: where no key is accepted."""
-        transport = self.connect(password_for)
-        try:
+        with closing(self.connect(password_for)) as transport:
             yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
-        finally:
-            transport.close()
 
     def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
         """Does it to its end, and returns the result."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,11 +13,10 @@ from fleet.api.asks import asks
 from fleet.api.hosts import Hosts, Planned
 from fleet.errors import UsageError
 from fleet.model import Report
-from fleet.ops.plans import Asked, Plan
-from fleet.requests.exec import Exec
-from fleet.requests.hosts import Build, Check, KillPort, SetupSsh
+from fleet.ops.plans import Plan, RequestPlan
+from fleet.requests.hosts import Build, Check, Exec, KillPort, SetupSsh
 from fleet.requests.launch import Launch
-from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop
+from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop, Top
 from fleet.requests.sync import Sync, SyncData, SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
@@ -43,22 +43,15 @@ class Plans:
 
     @asks(Exec)
     def exec(self, request: Exec) -> Planned:
-        """Run exactly `argv` on every host, or the line `shell` in its shell. Each Result has stdout, stderr and
-        exit_status. timeout: it is ended after that (DeadlineError, 124). keep: False leaves the outputs to events.
-        env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a file open for
-        reading them, for the command on every host; this process's own is never read by itself."""
+        """Run a command on every host. Each Result has stdout, stderr and exit_status, or, after `timeout`,
+        DeadlineError (124). This process's own standard input is never read by itself."""
         from fleet.ops import execute
 
         return self.do(execute.plan(self.of.inventory, request), execute.run)
 
     @asks(Sync)
     def sync(self, request: Sync) -> Planned:
-        """Make `to` on every host (default: its workdir) what the folder `source` is. force: also over a node's own
-        files and what another source's sync delivered there, without asking; patterns: over the node's own files that
-        they name. keep: leave a node's own files. delete_excluded: delete what was delivered and is left out now.
-        max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send what is left
-        out without consent, but private keys. copy_unsafe_links: send what links that lead out point to. source_id:
-        what the source is known by, for sources that are made again and again."""
+        """Mirror a folder to every host."""
         from fleet.ops import sync
 
         return self.do(sync.plan(self.of.inventory, request), sync.run)
@@ -96,9 +89,7 @@ class Plans:
 
     @asks(SyncWheels)
     def sync_wheels(self, request: SyncWheels) -> Planned:
-        """Install wheels (a folder, one wheel, a requirements file) into every host's Python, offline, all or none.
-        refresh: resolve requirements again. yes: replace what the hosts have, torch for instance, without asking.
-        force: also where it breaks what they have."""
+        """Bring wheels to every host's Python."""
         from fleet.ops import wheels
 
         return self.do(wheels.plan(self.of.inventory, request), wheels.run)
@@ -113,9 +104,7 @@ class Plans:
 
     @asks(KillPort)
     def kill_port(self, request: KillPort) -> Planned:
-        """End who listens on these ports, and nothing else; the hosts are examined first, also for a plan alone. force:
-        other users' processes, too. runs: ids or names of live runs whose processes may be ended, too. agree: is shown
-        what would be ended, and may refuse."""
+        """Free ports of every host; the hosts are examined first, also for a plan alone."""
         from fleet.ops import kill_port
 
         def run(plan: KillPlan, runtime: Runtime) -> Report:
@@ -127,10 +116,8 @@ class Plans:
 
     @asks(SetupSsh)
     def setup_ssh(self, request: SetupSsh) -> Planned:
-        """Passwordless SSH from here to every host and, with `mesh`, between all of them. password: of every host that
-        does not take the key yet. replace_key: names of hosts that may have another host key. limit: for each pair that
-        is verified. confirm: is shown host keys that are not confirmed. undo: takes away what this added."""
-        from fleet.delivery.unasked import note_password_file
+        """Set up SSH with keys, and verify each pair of hosts."""
+        from fleet.delivery.held_back import note_password_file
         from fleet.ops import setup_ssh
         from fleet.ops.setup_ssh import undo as undoing
         from fleet.ops.setup_ssh.passwords import Passwords, read_password_file
@@ -151,15 +138,12 @@ class Plans:
                 passwords = read_password_file(file, [*self.of.everyone.names, *gateways])
                 if file != "-":
                     note_password_file(file)
-            transport = self.of.connect(passwords.take)
-            try:
+            with closing(self.of.connect(passwords.take)) as transport:
                 prompts = (self.of.connect, passwords, request.confirm, request.ask_password)
                 given = setup_ssh.SetupRuntime(
                     transport, runtime.fanout, runtime.emit, runtime.cancel, runtime.ask, *prompts
                 )
                 return undoing.run(plan, given) if request.undo else setup_ssh.run(plan, given)
-            finally:
-                transport.close()
 
         plan: SetupPlan | UndoPlan
         if request.undo:
@@ -170,7 +154,7 @@ class Plans:
 
     @asks(Build)
     def build(self, request: Build) -> Planned:
-        """Build a wheel on one host for the GPUs of all, and install it everywhere. what: "deepspeed", or a tree."""
+        """Build a wheel, and install it everywhere."""
         from fleet.ops import build
 
         return self.do(build.plan(self.of.inventory, request), build.run)
@@ -178,8 +162,7 @@ class Plans:
     # -- of runs ------------------------------------------------------------------------------------------------
     @asks(Launch)
     def launch(self, request: Launch) -> Planned:
-        """Start `script` as ranks on all hosts: a Run, which is followed from then on. What the parameters mean:
-        `help(fleet.requests.launch.Launch)`. Engines' own options are keywords, too, such as per="node".
+        """Start a Run, which is followed from then on. Engines' own options are keywords, too, such as per="node".
 
         PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
@@ -199,77 +182,81 @@ class Plans:
         recorded = again.recorded(run, Path(runs_dir), self.of.ask)
         return self.launch(**vars(replace(recorded.request(changed), runs_dir=runs_dir)))
 
-    def _asked(self, request: Q, text: str, **shown: Any) -> Asked[Q]:
-        return Asked(self.of.inventory, request, shown, text)
+    def _request(self, request: Q, text: str, **shown: Any) -> RequestPlan[Q]:
+        return RequestPlan(self.of.inventory, request, shown, text)
 
     @asks(Attach)
     def attach(self, request: Attach) -> Planned:
-        """Follow a run that was detached, that lost its head, or that another head started: a Run, as launch gives it.
-        run: its id, "latest", its name, or a unique prefix. detach: leave it to itself again, led by a process of this
-        machine."""
+        """Follow a run: a Run, as launch gives it. run: its id, "latest", its name, or a unique prefix."""
         from fleet.ops.run.find import attach
 
         return self.do(
-            self._asked(request, f"follows run {request.run} to its end", run=request.run, logs=str(request.runs)),
+            self._request(request, f"follows run {request.run} to its end", run=request.run, logs=str(request.runs)),
             attach.run,
         )
 
     @asks(Stop)
     def stop(self, request: Stop) -> Planned:
-        """End a run on all its nodes. grace: seconds between SIGTERM and SIGKILL; None: the run's own."""
+        """End a run on all its nodes."""
         from fleet.ops.run.find import stop
 
         return self.do(
-            self._asked(request, f"ends run {request.run} on all its nodes", run=request.run, grace=request.grace),
+            self._request(request, f"ends run {request.run} on all its nodes", run=request.run, grace=request.grace),
             stop.run,
         )
 
     @asks(Forget)
     def forget(self, request: Forget) -> Planned:
-        """Give up a run of this machine whose hosts are gone for good: none is contacted, and nothing waits for
-        them."""
-        from fleet.ops.run.find import forget
+        """Give up a run: nothing of this machine waits for its hosts any more."""
+        from fleet.ops.run.find import stop
 
         text = f"gives up run {request.run}, and asks no host"
-        return self.do(self._asked(request, text, run=request.run, logs=str(request.runs)), forget.run)
+        return self.do(self._request(request, text, run=request.run, logs=str(request.runs)), stop.forget)
 
     @asks(Ps)
     def ps(self, request: Ps) -> Planned:
-        """The runs on the hosts, as data["runs"] of the report, newest first. all: those that have ended, too."""
-        from fleet.ops.run.find import ps
+        """Find the runs on the hosts: data["runs"] of the report, newest first."""
+        from fleet.ops.run.find import live
 
         text = f"asks {len(self.of.inventory.hosts)} hosts for {'all' if request.all else 'live'} runs"
-        return self.do(self._asked(request, text, all=request.all), ps.run)
+        return self.do(self._request(request, text, all=request.all), live.ps)
+
+    @asks(Top)
+    def top(self, request: Top) -> Planned:
+        """Sample what the hosts do: GPUs, network, CPUs, memory; each Result has the last "sample" of its host. Rates
+        are those between two samples."""
+        from fleet.ops import top
+
+        which = "all hosts" if request.run is None else f"the hosts of run {request.run}"
+        text = f"samples {which} every {request.every:g} s"
+        return self.do(self._request(request, text, run=request.run, every=request.every), top.run)
 
     @asks(Logs)
     def logs(self, request: Logs) -> Planned:
-        """Show what the ranks of a run wrote, as Output events. follow: until it is over. host: a node set; rank:
-        numbers; None: all. err: standard errors alone. tail: lines of each log to begin with. since: only what was
-        written from then on, in seconds since the epoch. attempt: of a run that was started again; None: the last."""
+        """Show what the ranks of a run wrote, as Output events."""
         from fleet.ops.run.find import logs
         from fleet.ops.run.kept.reader import LogsPlan
 
         fleet = self.of if request.host is None else self.of.select(request.host, option="--host")
         only = None if fleet.inventory.names == fleet.everyone.names else fleet.inventory.names
-        return self.do(LogsPlan(self.of.inventory, request, only), logs.run)
+        shown = {"run": request.run, "logs": str(request.runs), "follow": request.follow}
+        text = f"shows the logs of run {request.run}"
+        return self.do(LogsPlan(self.of.inventory, request, shown, text, only), logs.run)
 
     @asks(Stacks)
     def stacks(self, request: Stacks) -> Planned:
         """Show where the ranks of a live run are: "places" of the report, ranks at the same one together, most of them
-        first. rank: only these. native: frames of C and C++, too, where py-spy is there; each rank is held for
-        a moment while it reports them."""
-        from fleet.ops.run.find import stacks
+        first."""
+        from fleet.ops.run.find import live
 
         text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
-        plan = self._asked(request, text, run=request.run, ranks=ranks, native=request.native)
-        return self.do(plan, stacks.run)
+        plan = self._request(request, text, run=request.run, ranks=ranks, native=request.native)
+        return self.do(plan, live.stacks)
 
     @asks(Get)
     def get(self, request: Get) -> Planned:
-        """Bring a path of the hosts (relative to their workdir), or what a run wrote in its folder, to `to` on this
-        machine, verified, going on where an earlier attempt ended: one tree where all answered and one has it, else one
-        a host. force: replace what is here, and no get put there as it is, without consent. all: repositories of git in
-        it, too. copy_unsafe_links: bring what links that lead out of it lead to."""
+        """Bring files here, verified, going on where an earlier attempt ended: one tree where all answered and one has
+        it, else one a host."""
         from fleet.ops import get
 
         return self.do(get.plan(self.of.inventory, request), get.run)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, suppress
-from typing import Generic, TypeVar
+from typing import Generic
 
+from fleet.background import background
+from fleet.codec import T
 from fleet.errors import FleetError, PreflightError
 from fleet.events import Emit, Event, Output
 from fleet.fanout import TURN_SECONDS
@@ -16,7 +19,6 @@ from fleet.ops.plans import Plan
 from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
 
-T = TypeVar("T")
 UNREAD_BYTES = 64 << 20  # of ranks' output that no caller iterates over; what is more is in the log files alone
 
 
@@ -26,26 +28,18 @@ class Task(Generic[T]):
     def __init__(
         self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
     ) -> None:
-        self._cancel, self.over = runtime.cancel, threading.Event()
-        self._value: list[T] = []
-        self._error: BaseException | None = None
-
-        def do() -> None:
+        def do() -> T:
             try:
-                self._value.append(work(runtime))
-            except BaseException as error:
-                self._error = error
+                return work(runtime)
             finally:
-                try:
+                with suppress(OSError):  # of a connection that is closed: it says nothing of the work
                     at_end()
-                finally:
-                    self.over.set()
 
-        threading.Thread(target=do, name="fleet", daemon=True).start()
+        self._cancel, self.future = runtime.cancel, background("fleet", do)
 
     def wait(self) -> None:
-        while not self.over.wait(TURN_SECONDS):
-            pass
+        while not self.future.done():
+            wait([self.future], TURN_SECONDS)
 
     def result(self) -> T:
         try:
@@ -54,11 +48,10 @@ class Task(Generic[T]):
             self._cancel.set()
             self.wait()
             raise
-        if isinstance(self._error, PreflightError) and self._error.findings:
-            raise in_full(self._error)
-        if self._error is not None:
-            raise self._error
-        return self._value[0]
+        error = self.future.exception()
+        if isinstance(error, PreflightError) and error.findings:
+            raise in_full(error)
+        return self.future.result()
 
 
 def in_full(error: PreflightError) -> FleetError:
@@ -148,6 +141,6 @@ class Run:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if not self._task.over.is_set():
+        if not self._task.future.done():
             self.stop()
             self._task.wait()

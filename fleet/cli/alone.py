@@ -63,7 +63,7 @@ def _facts() -> Iterator[Seen]:
 
 
 def _around(inventory: Inventory) -> Iterator[Seen]:
-    from fleet.ops.run.kept.state import going_on
+    from fleet.ops.run.kept.documents import going_on
 
     yield Seen("inventory", f"{inventory.source}, {counted(len(inventory.hosts), 'host')}")
     if run := going_on(Path("runs")):

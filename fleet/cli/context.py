@@ -12,36 +12,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
 from fleet.api import Fleet, Planned
-from fleet.cli.inventory import keep_failed, load_everyone, load_inventory
+from fleet.cli.inventory import keep_failed, load_all_hosts, load_inventory
 from fleet.cli.leader import handling
-from fleet.cli.line.options import TYPED, settings_of
-from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.output import clean_lines, talk, write_failures, write_json
+from fleet.cli.line.line import settings_of, the_line
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean_lines, inform, write_plan, write_planned, write_report
+from fleet.cli.screen.progress import ProgressLine, detailed
+from fleet.codec import T
 from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
 from fleet.events import Emit, Event, silent
-from fleet.model import Host, Inventory, Report
+from fleet.model import Host, Report
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Transport
+from fleet.transport.base import Cancel
 
-if TYPE_CHECKING:
-    from fleet.cli.screen.progress import ProgressLine
-
-T = TypeVar("T")
 STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
-
-
-def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
-    """The Emit, and what -v shows."""
-    if not settings_of().verbose or settings_of().json:
-        return emit
-    from fleet.cli.screen.progress import telling
-
-    return telling(emit, inventory, transport, say)
 
 
 @dataclass(frozen=True)
@@ -66,16 +55,15 @@ def the_fleet(emit: Emit = silent) -> CliFleet:
     """The hosts that -i, -w and -x name, and how they are reached."""
     settings = settings_of()
     inventory = load_inventory()
-    typed = click.get_current_context().find_root().meta.get(TYPED, ())
     return CliFleet(
         inventory=inventory,
-        everyone=load_everyone(),
+        everyone=load_all_hosts(),
         transport=settings.transport,
         fanout=settings.fanout,
         connect_timeout=settings.connect_timeout,
         emit=emit,
         ask=ask,
-        typed=typed,
+        typed=the_line().typed,
     )
 
 
@@ -103,14 +91,14 @@ def ask(question: str) -> bool | None:
     with interruptible(), terminal.prompt():
         *before, last = clean_lines(question).split("\n")
         for line in before:
-            talk(line)
+            inform(line)
         return click.confirm(last, default=False, err=True)
 
 
 @contextmanager
 def interrupts(cancel: Cancel) -> Iterator[None]:
     """First SIGINT/SIGTERM: cancel, and everything winds down. Second: exit now."""
-    says = getattr(click.get_current_context().command, "interrupted", None) or "stopping"
+    says = getattr(the_line().command, "interrupted", None) or "stopping"
 
     def handler(signum: int, frame: Any) -> None:
         if cancel.count:
@@ -145,39 +133,30 @@ def unread(runtime: Runtime) -> Iterator[None]:
             raise gone[0]
 
 
-def finish(report: Report, show: Callable[[Report], None] | None = None, *, asked_for: bool = False) -> int:
-    """Print a report as JSON or text and return its exit code, which the verb's command returns in turn. With -q only
-    failures, unless what is shown is what was requested."""
+def finish(report: Report, show: Callable[[Report], None] | None = None, *, requested: bool = False) -> int:
+    """Keeps which hosts failed, and prints the report: see write_report."""
     if report.results and not settings_of().dry_run:
         keep_failed([result.host for result in report.results if not result.ok])
-    if settings_of().json:
-        write_json(report.as_json())
-    else:
-        if show is not None and (asked_for or not settings_of().quiet):
-            show(report)
-        write_failures(report)
-    return report.exit_code
+    return write_report(report, show, requested=requested)
 
 
 def perform(
     plan: Callable[[CliFleet], Planned],
     show: Callable[[Report], None],
     *,
-    asked_for: bool = False,
+    requested: bool = False,
     line: ProgressLine | None = None,
     **more: object,
 ) -> int:
     """Does what most verbs do: --dry-run prints their plan, else it is done, with progress on `line`, and ends in
     `finish`. The report is that of the command, whatever verb the plan is of. more: what the plan's document has
     besides."""
-    from fleet.cli.screen.progress import ProgressLine
-
-    with line or ProgressLine(quiet=settings_of().silent) as emit:
+    with line or ProgressLine() as emit:
         planned = plan(the_fleet(emit))
         if settings_of().dry_run:
-            return plans.tell(planned, **more)
-        report = replace(planned.run(), verb=str(click.get_current_context().command.name))
-    return finish(report, show, asked_for=asked_for)
+            return write_plan(planned, **more)
+        report = replace(planned.run(), verb=the_line().verb)
+    return finish(report, show, requested=requested)
 
 
 @dataclass(frozen=True)
@@ -198,7 +177,7 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
     if settings.dry_run:
         described = {part.name: part.plan.describe() for part in parts}
         document = described if len(parts) > 1 else described[parts[0].name]
-        return plans.write(verb, names, document, lambda: (line for part in parts for line in part.plan.lines()))
+        return write_planned(verb, names, document, lambda: (line for part in parts for line in part.plan.lines()))
     if len(parts) > 1 and (missing := [p for part in parts for p in part.sources if not os.path.lexists(p)]):
         raise UsageError(f"{missing[0]} does not exist", hint="give a path of this machine")
     reports, closed = dict[str, Report](), False

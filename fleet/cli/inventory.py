@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fleet.cli.line.command import ONLY_LOOKS
-from fleet.cli.line.options import settings_of
-from fleet.cli.screen.output import clean, talk
+from fleet.cli.line.line import settings_of, the_line
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, detail, inform
+from fleet.codec import from_json
 from fleet.errors import FleetError, InventoryError, NoInventory, UsageError
+from fleet.inventory.fields import FieldError
 from fleet.model import Inventory
+from fleet.node.base.files import replace_file
+from fleet.own import bounded, home, read_json
 from fleet.rules.units import counted
 from fleet.sources import INVENTORY, SOURCES, hosts_on
 
 if TYPE_CHECKING:
-    from fleet.answers.run_events import Submitted
+    from fleet.answers.run_start_events import Submitted
+    from fleet.sources.source import Source
+
+STDIN, FILE, FAILED, UNFIT = "-", "^", "@failed", "@unfit"
+read = set[str]()  # STDIN, once this process has taken names from there
 
 
-def load_everyone() -> Inventory:
+def load_all_hosts() -> Inventory:
     """The inventory that -i, $FLEET_INVENTORY or the current folder name, or the hosts of --on, whole; read once a
     command line."""
-    meta = click.get_current_context().find_root().meta
-    if "fleet.inventory" not in meta:
-        meta["fleet.inventory"] = found = _read()
-        if settings_of().verbose and not settings_of().json:
-            where = Path(found.source).absolute() if settings_of().on == INVENTORY else found.source
-            talk(clean(f"inventory {where}, {counted(len(found.hosts), 'host')}"))
-    inventory = meta["fleet.inventory"]
-    assert isinstance(inventory, Inventory)
-    return inventory
+    line = the_line()
+    if line.inventory is None:
+        line.inventory = found = _read()
+        where = Path(found.source).absolute() if line.settings.on == INVENTORY else found.source
+        detail(clean(f"inventory {where}, {counted(len(found.hosts), 'host')}"))
+    return line.inventory
 
 
 def _read() -> Inventory:
@@ -61,7 +72,12 @@ def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
     from fleet.ops.run.kept.job import job_of
 
     found = job_of(run, runs_dir)
-    return None if found is None or SOURCES.get(found[1].on).detect(os.environ) else found
+    return None if found is None or _within_job(found[1]) else found
+
+
+def _within_job(job: Submitted) -> bool:
+    """Is true in a process of that job."""
+    return SOURCES.get(job.on).job(os.environ) == job.job.partition("@")[0]
 
 
 def enter_all() -> None:
@@ -78,7 +94,7 @@ def _enter(run: str, runs_dir: Path) -> None:
     if (run_id := run_here(run, runs_dir)) is None:
         return
     job, settings = submitted(runs_dir / run_id), settings_of()
-    if job is not None and not SOURCES.get(job.on).detect(os.environ) and is_ours(runs_dir / run_id):
+    if job is not None and not _within_job(job) and is_ours(runs_dir / run_id):
         settings.on = job.on
         os.environ.update(SOURCES.get(job.on).enter(job.job))  # for cleanup, too
     elif (platform := platform_of(runs_dir / run_id)) is not None:
@@ -96,35 +112,109 @@ def _within(error: NoInventory) -> FleetError:
     return error
 
 
-def use_inventory(everyone: Inventory) -> None:
-    """Instead of one that is read."""
-    click.get_current_context().find_root().meta["fleet.inventory"] = everyone
-
-
 def load_inventory() -> Inventory:
     """The same, narrowed by -w and -x."""
-    return narrowed(load_everyone())
+    return narrowed(load_all_hosts())
 
 
 def narrowed(inventory: Inventory) -> Inventory:
     """Returns the inventory with the hosts of -w and -x alone."""
-    from fleet.cli.elsewhere import FAILED, STDIN, hosts_of
     from fleet.inventory.nodeset import fold
     from fleet.inventory.select import select
 
     settings, source = settings_of(), inventory.source
-    chosen = select(inventory, settings.hosts, settings.exclude, given=lambda operand: hosts_of(operand, source))
+
+    def given(operand: str) -> Sequence[str] | None:
+        if operand != UNFIT:
+            return hosts_of(operand, source)
+        from fleet.rules.judge import ignored
+
+        # one that is no longer in the inventory is left out anyway; of a rule that a host ignores, it is fit
+        found = unfit_of(source)
+        return [host.name for host in inventory.hosts if found.get(host.name, set()) - set(ignored(host))]
+
+    chosen = select(inventory, settings.hosts, settings.exclude, given=given)
     if settings.hosts in (STDIN, FAILED):  # a hint that repeats it means these
         settings.hosts = fold(chosen.names)
     return chosen
 
 
-def keep_failed(names: Sequence[str]) -> None:
-    """Keeps the hosts on which this command line's verb has failed, for `-w @failed`. A verb that only looks at runs
-    leaves what is kept."""
-    from fleet.cli import elsewhere
+# -- the hosts of -w and -x that are elsewhere: on standard input, in a file, in a record of the head
+@functools.cache  # a pipe gives its names once; a playbook's steps are for the hosts that it began with
+def hosts_of(operand: str, source: str) -> Sequence[str] | None:
+    """Returns the expressions that an operand means, with an inventory of that source; None where it is no such
+    operand. FieldError; UsageError."""
+    if operand == FAILED:
+        return _failed(source)
+    if operand == STDIN:
+        if terminal.interactive(sys.stdin):
+            raise UsageError("-w -: standard input is a terminal, which is not read", hint="give it names: < FILE")
+        read.add(operand)
+        return _tokens_in(0)
+    return _tokens_in(os.path.expanduser(operand[1:])) if operand[:1] == FILE else None
 
-    ctx = click.get_current_context()
-    inventory = ctx.find_root().meta.get("fleet.inventory")
-    if inventory is not None and getattr(ctx.command, "interrupted", None) != ONLY_LOOKS:
-        elsewhere.keep_failed(inventory.source, names)
+
+def _tokens_in(file: str | int) -> Sequence[str]:
+    try:
+        with open(file, "rb", closefd=file != 0) as opened:
+            text = bounded(opened).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:  # a NUL in it
+        raise FieldError(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
+    tokens = [token for line in text.splitlines() for token in line.partition("#")[0].split()]
+    if not tokens:
+        raise FieldError("no host stands there")
+    return tokens
+
+
+def keep_failed(names: Sequence[str]) -> None:
+    """Keeps the hosts on which this command line's verb has failed, for `-w @failed`, until another verb is over with
+    the same inventory. A verb that only looks at runs leaves what is kept."""
+    line = the_line()
+    if line.inventory is None or getattr(line.command, "interrupted", None) == ONLY_LOOKS:
+        return
+    with suppress(OSError, UsageError, RuntimeError):  # no home that is ours: then nothing is on record
+        place = _place(line.inventory.source)
+        if names:
+            home(Path.home(), place.parent.name)
+            replace_file(os.fsencode(place), json.dumps(names).encode(), 0o600, durable=False)
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _place(source: str) -> Path:
+    return Path("~/.fleet/failed").expanduser() / hashlib.sha256(os.fsencode(os.path.abspath(source))).hexdigest()[:16]
+
+
+def _failed(source: str) -> Sequence[str]:
+    try:
+        return from_json(list[str], read_json(_place(source)))
+    except (OSError, ValueError, RuntimeError):  # the last: there is no home
+        raise FieldError("no host is on record that failed in the last verb") from None
+
+
+@functools.cache
+def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
+    """Returns the unfit hosts of an inventory of that source, with the rules by which they are. Raises FieldError."""
+    from fleet.ops.health import load, scope_of
+    from fleet.rules.history import unfit
+
+    kept, wrong = load()
+    if wrong:
+        raise FieldError(wrong, "'fleet check' writes it anew, of what the hosts have now")
+    return unfit(kept, scope or scope_of(source))
+
+
+def without_unfit(expression: str | None, source: Source, options: Sequence[str]) -> str | None:
+    """Returns the node set with the names that @unfit means, for a queue that has no such name; those alone that
+    it knows: another one in the request, and it refuses that. options: those that are passed on to it."""
+    names = list[str]()
+    for each in (expression or "").split(","):
+        if each == UNFIT:
+            scope, there = source.nodes_for(options, os.environ)
+            found = unfit_of(source.name, scope)
+            if not there:
+                inform(f"warning: -x {UNFIT} leaves out none: the names of the nodes of {source.name} are not known")
+            names += [name for name in found if name in there]
+        else:
+            names.append(each)
+    return ",".join(names) or None

@@ -16,16 +16,17 @@ from typing import Any
 import click
 
 from fleet.cli.screen import terminal
-from fleet.cli.screen.output import talk
+from fleet.cli.screen.output import inform
 from fleet.own import private
 
 Handler = Callable[[int, Any], object]
-PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, *FOR_RANKS)
 OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # what reaches its whole process group
 WAKE = signal.SIGCONT
 
 _link: tuple[int, int] | None = None  # in the leader: pipes from the process that was typed, and to it
-_asked: list[int] = []  # signals that it passes on, not handled yet; SIGHUP: it has gone
+_passed_on: list[int] = []  # signals that it passes on, not handled yet; SIGHUP: it has gone
 _handlers: dict[int, Handler] = {}
 
 
@@ -103,13 +104,13 @@ def _listen(link: tuple[int, int]) -> None:
         received = os.read(link[0], 16)
         if _link is not link:
             return
-        _asked.extend(received or [signal.SIGHUP])
+        _passed_on.extend(received or [signal.SIGHUP])
         signal.pthread_kill(threading.main_thread().ident or 0, WAKE)
 
 
 def _handle(signum: int, frame: Any) -> None:
-    while _asked:
-        number = _asked.pop(0)
+    while _passed_on:
+        number = _passed_on.pop(0)
         _handlers.get(number, _end)(number, frame)
 
 
@@ -135,5 +136,5 @@ def _code_of(leader: int, asks: int, answer: int) -> int:
             return code[0]
         status = os.waitstatus_to_exitcode(os.waitpid(leader, 0)[1])
     if status < 0:
-        talk(f"error: the process that led the run was killed, by signal {-status}", "fleet attach")
+        inform(f"error: the process that led the run was killed, by signal {-status}", "fleet attach")
     return status if status >= 0 else 128 - status

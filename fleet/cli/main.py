@@ -19,7 +19,8 @@ import click
 
 from fleet.cli.line import hints
 from fleet.cli.line.command import SETTINGS, VerbGroup
-from fleet.cli.line.options import BY_ITSELF, NONE_LIVE, TYPED, common_options, settings_of, spelled_out
+from fleet.cli.line.line import Line, running, settings_of, the_line
+from fleet.cli.line.options import common_options, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.screen.terminal import colored
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, UsageError
@@ -58,8 +59,7 @@ class LazyGroup(VerbGroup):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
-        formatter.write("\nA verb's options: fleet help VERB. Those of all verbs: fleet help options.\n")
-        formatter.write("Questions, as 'where are my logs': fleet help.\n")
+        formatter.write("\nOptions: fleet help VERB; of all: fleet help options. Questions: fleet help\n")
 
     def alone(self, ctx: click.Context) -> str:
         from fleet.cli.alone import what_next
@@ -80,20 +80,13 @@ def cli() -> None:
         raise UsageError(f"the current folder is gone: {error.strerror}", hint="cd to one that is there") from None
 
 
-def print_error(error: FleetError) -> None:
-    from fleet.cli.screen.output import clean_message, talk
-
-    talk(f"error: {clean_message(str(error))}", error.hint, **hints.of_error(error.kind))
-
-
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
     """Report what ended the command, as the contract has it; returns the exit code."""
-    if ctx is not None and error.hosts:
+    if error.hosts:
         from fleet.cli.inventory import keep_failed
 
-        with ctx.scope(cleanup=False):
-            keep_failed([name for name, at in error.hosts.items() if at is not None])
-    if as_json or (ctx is not None and settings_of(ctx).json):
+        keep_failed([name for name, at in error.hosts.items() if at is not None])
+    if as_json or settings_of().json:
         from fleet.cli.screen.output import write_json
         from fleet.model import Report, Result
 
@@ -110,7 +103,9 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
             return error.exit_code
         except OSError:  # stdout cannot be written; stderr may
             pass
-    print_error(error)
+    from fleet.cli.screen.output import clean_message, inform
+
+    inform(f"error: {clean_message(str(error))}", error.hint, **hints.of_error(error.kind))
     return error.exit_code
 
 
@@ -123,36 +118,36 @@ def give_way() -> None:
 
 def remind(ctx: click.Context) -> None:
     """Prints which runs of this folder have no head: their terminal was closed, or fleet was killed. Starts nothing."""
-    settings = settings_of(ctx)
-    is_quiet = settings.json or settings.quiet or NONE_LIVE in ctx.meta
+    is_quiet = settings_of().silent or the_line().none_live
     if is_quiet or ctx.invoked_subcommand not in REMINDING or not os.path.isdir("runs"):
         return
-    from fleet.cli.screen.output import clean, talk
-    from fleet.ops.run.kept.state import reminders
+    from fleet.cli.screen.output import clean, inform
+    from fleet.ops.run.kept.documents import reminders
 
     try:
         found = list(reminders(Path("runs")))
     except UsageError:  # reported when its runs are requested
         return
     for notice in found:
-        talk(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
+        inform(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 
 
-@hints.of_line()
 def run(argv: Sequence[str], *, typed: bool = False) -> int:
     """Run one fleet command line in this process; returns its exit code. Playbook steps call it, too. typed: a user
     did type it, and may be reminded of something."""
+    with running(Line(("fleet", *argv), cli, by_itself=typed)) as line:
+        return _run(argv, line)
+
+
+def _run(argv: Sequence[str], line: Line) -> int:
     ctx: click.Context | None = None
-    hints.begin(cli, ("fleet", *argv))
     try:
-        with cli.make_context("fleet", list(argv), color=colored(sys.stdout)) as ctx:
-            hints.remember(settings_of(ctx))
-            ctx.meta.update({TYPED: ("fleet", *argv), BY_ITSELF: typed})
+        with cli.make_context("fleet", list(argv), color=colored(sys.stdout), obj=line.settings) as ctx:
             begun = time.monotonic()
             code = cli.invoke(ctx)
-            if typed:
+            if line.by_itself:
                 remind(ctx)
-            if settings_of(ctx).verbose and not settings_of(ctx).json:
+            if line.settings.verbose and not line.settings.json:
                 took = f"{time.monotonic() - begun:.2f} s, exit code {code or 0}"
                 click.echo(f"{ctx.invoked_subcommand}: {took}", err=True)
         return code if isinstance(code, int) else EXIT_OK
@@ -185,12 +180,12 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
             fault = FleetError(
                 f"a fault in fleet itself: {type(error).__name__}: {error}", hint="-v shows where; please report it"
             )
-        if ctx is not None and settings_of(ctx).verbose:
+        if line.settings.verbose:
             traceback.print_exc()
         return say(fault, ctx)
 
 
-class Talk(io.FileIO):
+class Stderr(io.FileIO):
     """stderr's file: text that cannot be written (a full disk, a reader gone) must not cost the exit code."""
 
     def write(self, data: Any, /) -> int:
@@ -219,7 +214,7 @@ def open_standard_streams() -> None:
             # closefd: what takes this object's place must not close the number with it
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(Talk(2, "w", closefd=False)),
+        io.BufferedWriter(Stderr(2, "w", closefd=False)),
         encoding=sys.stderr.encoding,
         errors="backslashreplace",
         line_buffering=True,

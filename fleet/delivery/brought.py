@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fleet import own
 from fleet.node.base.files import file_digest, replace_file
 from fleet.node.base.locks import alone
-from fleet.protocol.state import BROUGHT, HOME
+from fleet.protocol.state import FETCHED, HOME
 
 MOST_FOLDERS = 300  # the ones got into last
 MOST_FILES = 200_000  # of each
@@ -73,7 +73,7 @@ def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
     """Files were put in place below `folder`, by their paths in it, or are going to be: then any of the versions may be
     there. OSError, UsageError where that cannot be kept."""
     real, path = os.path.realpath(folder), store_of(folder)
-    own.home(Path.home(), BROUGHT)
+    own.home(Path.home(), FETCHED)
     with open(path.with_name(".lock"), "ab", opener=own.private) as lock, alone(lock.fileno()):
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
@@ -104,17 +104,15 @@ def unchanged(root: Path) -> set[str]:
 def store_of(folder: Path) -> Path:
     """Returns the file that records what was put below a folder."""
     real = os.fsencode(os.path.realpath(folder))
-    return Path.home() / HOME / BROUGHT / hashlib.sha256(real).hexdigest()[:32]
+    return Path.home() / HOME / FETCHED / hashlib.sha256(real).hexdigest()[:32]
 
 
 def _read(path: Path, near: str = "") -> tuple[str, dict[str, list[Got]]]:
     """(the folder, ending in a slash; its files). Nothing of a file that does not hold what it must, nor of a folder
     that neither lies in `near` nor around it."""
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         first, _, rest = own.read_own(path).partition(b"\n")
         folder = os.path.join(json.loads(first), "")
         if folder.startswith(near) or near.startswith(folder):
             return folder, {name: [Got(*it) for it in versions] for name, versions in json.loads(rest).items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        pass
     return "", {}

@@ -1,30 +1,56 @@
-"""Exchanges messages with node/delivery/code_sync.py on one host while the host is sent what it lacks."""
+"""The head's end of the conversations with node/delivery/code_sync.py: hosts are connected while the source is read,
+then answered what only the head knows of the source, and its user's consent."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+import contextlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from fleet.errors import ConnectError, HostFailed, Reason
+from fleet.background import background
+from fleet.codec import T
+from fleet.delivery.parcels import Parcels
+from fleet.delivery.tree import MAX_ENTRIES, Tree, with_payload
+from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
+from fleet.events import Emit, Notice
+from fleet.model import Host
+from fleet.node.base.errors import on_failure
+from fleet.node.delivery.ownership import is_meant
 from fleet.protocol.frames import EXIT, MESSAGE
-from fleet.protocol.messages.code import Refused, Waiting
+from fleet.protocol.messages.code import (
+    Consent,
+    Doubts,
+    Gone,
+    Lacks,
+    Lost,
+    Need,
+    Own,
+    OwnFile,
+    Refused,
+    Waiting,
+)
+from fleet.requests.sync import Sync
+from fleet.rules.units import few
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Watchdog
+from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.frames import Frame, decoded
 from fleet.transport.program import Program
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-T = TypeVar("T")
 SILENCE_SECONDS = 30.0
 JOIN_SECONDS = 5.0
 MOST_WAITS = 3  # it waits at one place, for as long as a run takes to begin
 
 
 class Conversation:
-    """The J frames of node/delivery/code_sync.py, one question at a time."""
+    """Reads the messages of node/delivery/code_sync.py, one at a time. waiting: called once, with the id of a run that
+    the node waits for."""
 
     def __init__(self, program: Program, runtime: Runtime, waiting: Callable[[str], None]) -> None:
         self._program, self._waiting = program, waiting
@@ -35,7 +61,7 @@ class Conversation:
         )
 
     def answer(self, kind: TypeForm[T]) -> T:
-        """The next message of this kind. HostFailed where it is a refusal."""
+        """Returns the next message, which must be of this kind. Raises HostFailed if it is a refusal."""
         name = self._program.host.name
         for frame in self._frames:
             if frame.kind == EXIT:
@@ -58,34 +84,128 @@ class Conversation:
         raise ConnectError("the node ended the sync early", host=name, kind="protocol")
 
 
-class Delivery(threading.Thread):
+@contextlib.contextmanager
+def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> Iterator[None]:
     """Sends a host what it lacks, while its answers are listened to: it may fail or freeze meanwhile."""
+    stop = Cancel()
+    sent = background(f"delivery {program.host.name}", partial(deliver, stop))
+    sent.add_done_callback(lambda done: program.close() if done.exception() else None)
+    try:
+        with cancel.calling(stop.set):
+            yield
+            wait([sent], JOIN_SECONDS)
+        if sent.done():
+            sent.result()
+    except Exception as error:
+        # what is raised from here on comes of our own cutting it off
+        cause = sent.exception() if sent.done() else None
+        if cause is None or getattr(error, "kind", None) == "sync":  # that is the node's own message
+            raise
+        raise cause from None
+    finally:
+        stop.set()
+        if not sent.done():
+            program.close()  # what waits for the node to read ends, too
+            wait([sent], JOIN_SECONDS)
 
-    def __init__(self, program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> None:
-        super().__init__(name=f"delivery {program.host.name}", daemon=True)
-        self._program, self._deliver, self._cancel = program, deliver, Cancel()
-        self._forget = cancel.on_set(self._cancel.set)
-        self.error: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            self._deliver(self._cancel)
-        except Exception as error:
-            self.error = error
-            self._program.close()
+@contextlib.contextmanager
+def connected_ahead(hosts: Sequence[Host], runtime: Runtime) -> Iterator[Callable[[Host], tuple[Session, Program]]]:
+    """Connects hosts, and loads their programs, while the source is still being read; as many as may be at once. Yields
+    a function that returns those of a host, and raises what connect() does. Ends at the end what no caller took."""
+    cancel = Cancel()
 
-    def __enter__(self) -> Delivery:
-        self.start()
-        return self
+    def begin(host: Host) -> tuple[Session, Program]:
+        session = runtime.transport.connect(host, cancel)
+        with on_failure(session.close):
+            return session, Program(session, "delivery.code_sync", None)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._forget()
-        cause = self.error
-        if error is not None:
-            self._cancel.set()
-            self._program.close()  # what waits for the node to read ends, too
-        self.join(JOIN_SECONDS)
-        if error is None:
-            cause = self.error  # what is raised from here on after an error comes of our own cutting it off
-        if cause is not None and getattr(error, "kind", None) != "sync":  # that is the node's own message
-            raise cause from None
+    begun = {h.name: background("ahead", partial(begin, h)) for h in hosts[: runtime.fanout]}
+
+    def take(host: Host) -> tuple[Session, Program]:
+        ahead = begun.pop(host.name, None)
+        return ahead.result() if ahead else begin(host)
+
+    try:
+        with runtime.cancel.calling(cancel.set):
+            yield take
+    finally:
+        cancel.set()
+        for ahead in begun.values():
+            ahead.add_done_callback(_leave)
+
+
+def _leave(begun: Future[tuple[Session, Program]]) -> None:
+    if begun.exception() is None:
+        session, program = begun.result()
+        program.close()
+        session.close()
+
+
+class Answers:
+    """Answers the nodes of one sync. force: which of the nodes' own files are replaced, as in the request."""
+
+    def __init__(self, tree: Tree, parcels: Parcels, emit: Emit, request: Sync) -> None:
+        self._tree, self._parcels, self._emit = tree, parcels, emit
+        self.force, self._request = request.force, request
+        self._shown: set[str] = set()
+
+    def until(self, talk: Conversation, program: Program, name: str) -> Consent | Own | Lacks | Need:
+        """Answers what a node requests, up to what it lacks, or what needs consent."""
+        lists: dict[str, list[Any]] = {}
+        while True:
+            message = talk.answer(Doubts | Gone | Lost | Own | Consent | Lacks | Need)
+            if message["event"] == "need" or message["event"] == "lacks" or message["event"] == "consent":
+                return message
+            items = lists.setdefault(message["event"], [])
+            is_of_source = message["event"] == "doubts" or message["event"] == "own"
+            take_more(items, message["items"], len(self._tree.entries) if is_of_source else MAX_ENTRIES, name)
+            if message["more"]:
+                continue
+            if message["event"] == "own":
+                answer = resolution(items, self.force, self._request.keep)
+                if answer is None:
+                    return {**message, "items": items}
+            else:
+                answer = packed(self._known(message["event"], items, name))
+            program.send_bytes(answer)
+
+    def _known(self, event: Literal["doubts", "gone", "lost"], items: list[Any], name: str) -> object:
+        """Returns what is known here of what a node lists."""
+        files = self._tree.by_path
+        if event == "doubts":
+            if not files.keys() >= set(items):
+                raise ProtocolError("it asks for files that are not in the source", name)
+            return self._parcels.digests(items)
+        if event == "lost":
+            sizes = {size for _, size, _ in items}
+            have = set(self._parcels.digests([path for path, entry in files.items() if entry[3] in sizes]).values())
+            return [path for path, _, digest in items if digest in have]
+        excluded = sorted(self._tree.excluded(items))
+        if not self._request.delete_excluded or not excluded:
+            return excluded
+        text = f"deletes what is left out here, as far as it is as delivered: {few(excluded)}"
+        if text not in self._shown:  # once for all hosts
+            self._emit(Notice("warning", text))
+        self._shown.add(text)
+        return []
+
+
+def packed(answer: object) -> bytes:
+    """Returns the answer to a list of a node's: a control line, and JSON."""
+    return with_payload("answer", zlib.compress(json.dumps(answer).encode(), 1))
+
+
+def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) -> bytes | None:
+    """Returns the answer to what is a node's own and in the way; None where its user must decide."""
+    paths = [path for path, *_ in own]
+    meant = [path for path in paths if is_meant(path, force)]
+    rest = sorted(set(paths).difference(meant))
+    return None if rest and not keep else packed({"replace": meant, "keep": rest})
+
+
+def take_more(items: list[T], more: Sequence[T], most: int, host: str) -> None:
+    """Takes more of a list of the node's, which has an end."""
+    items += more
+    if len(items) > most or not more:
+        raise ProtocolError("it lists more than there can be", host)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
 
+from fleet import own
+from fleet.delivery.patterns import Pattern, Scope, above, read_bytes
 from fleet.transport.local import finish
 
 GIT = (
@@ -16,6 +21,8 @@ GIT = (
     + ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=keep")
     + ("-c", "submodule.recurse=false", "-c", "diff.autoRefreshIndex=false")
 )
+SECONDS, MORE_SECONDS = 5.0, 60.0
+LIST_BYTES = 256 << 20
 ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
@@ -32,19 +39,94 @@ class TooLate(NoAnswer):
     """It had to be ended."""
 
 
-def ask(folder: str, *words: str, seconds: float, most: int, begun: float | None = None) -> bytes:
+def ask(folder: str, *arguments: str, seconds: float, most: int, begun: float | None = None) -> bytes:
     """Returns what git prints, at most `most` bytes, within `seconds` since `begun`. Raises NoAnswer."""
     left = seconds if begun is None else max(0.0, begun + seconds - time.monotonic())
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | ENVIRONMENT
     try:
-        status, out, complaint = finish([*GIT, "-C", folder, *words], b"", left, env=env, most=most)
+        status, out, complaint = finish([*GIT, "-C", folder, *arguments], b"", left, env=env, most=most)
     except OSError as error:
         raise NoAnswer(f"git: {error.strerror}") from None
     if len(out) > most:
-        raise NoAnswer(f"git {words[0]} prints more than {most >> 20} MiB")
+        raise NoAnswer(f"git {arguments[0]} prints more than {most >> 20} MiB")
     if status is None:
-        raise TooLate(f"git {words[0]} took more than {seconds:g} s")
+        raise TooLate(f"git {arguments[0]} took more than {seconds:g} s")
     if status:
         first = complaint.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise NoAnswer(first.removeprefix("fatal: ") or f"git {words[0]} failed: {status}")
+        raise NoAnswer(first.removeprefix("fatal: ") or f"git {arguments[0]} failed: {status}")
     return out
+
+
+def git_folder(top: str) -> Path | None:
+    """Returns the git folder that the work tree at `top` shares with others of its repository, None if it is none."""
+    found = Path(top, ".git")
+    try:
+        if found.is_file():
+            line = own.read_given(found)[:4096]
+            if not line.startswith(b"gitdir: "):
+                return None
+            found = Path(top, os.fsdecode(line[8:].rstrip(b"\r\n")))
+        if not os.path.lexists(found / "HEAD"):
+            return None
+        common = found / "commondir"
+        return Path(found, os.fsdecode(own.read_given(common).rstrip(b"\r\n"))) if common.is_file() else found
+    except (OSError, ValueError):
+        return None
+
+
+def _listed(folder: str, top: str) -> bytes:
+    """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
+    work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
+    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # so in a copy of a submodule
+        raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
+    arguments = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
+    try:
+        return ask(folder, *arguments, seconds=SECONDS, most=LIST_BYTES)
+    except TooLate:
+        for around, _, files in os.walk(folder):  # git may hang on a FIFO of that name, which read_bytes() reports
+            if ".gitignore" in files:
+                read_bytes(f"{around}/.gitignore")
+        return ask(folder, *arguments, seconds=MORE_SECONDS, most=LIST_BYTES)
+
+
+class Repository:
+    """Holds git's list of a work tree, or is of a folder outside of one. top: its uppermost folder. tracked: paths
+    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: there is no
+    list, fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
+
+    def __init__(self, top: str, at: str, folder: str | None) -> None:
+        """folder: the one that git is to list; None: do not run git. at: its path in the source, "" or "a/b/"."""
+        self.top, self.trouble = top, ""
+        names: list[str] = []
+        try:
+            names = os.fsdecode(_listed(folder, top)).split("\0") if folder is not None else []
+            if folder is None and git_folder(top) is None and (at or os.path.lexists(f"{top}/.git")):
+                raise NoAnswer("its git folder is gone")
+        except NoAnswer as why:
+            self.trouble = str(why)
+        self.own = folder is None or self.trouble != ""
+        self.tracked = {at + name[2:] for name in names if name[:1] not in ("", "?")}
+        self.others = {at + name[2:] for name in names if name[:1] == "?"}
+        self.others |= {f"{folder}/" for folder in above(self.others)}
+
+    @cached_property
+    def tracked_folders(self) -> set[str]:
+        return above(self.tracked)
+
+    @cached_property
+    def scope(self) -> Scope:
+        """Returns its ignore files: each .gitignore, the user's, and info/exclude of the git folder."""
+        common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
+        if not self.own:
+            arguments = ("config", "-z", "--type=path", "--get", "core.excludesFile")
+            with suppress(NoAnswer):  # git fails if it is not set
+                answer = ask(self.top, *arguments, seconds=SECONDS, most=1 << 16)
+                common = [Path(self.top, os.fsdecode(answer.partition(b"\0")[0]))]
+        if (folder := git_folder(self.top)) is not None:
+            common.append(folder / "info/exclude")
+        return Scope(os.path.join(self.top, ""), ".gitignore", common)
+
+    def ignores(self, path: str, folder: bool) -> Pattern | None:
+        """Returns the pattern by which git ignores this very path, or None. Those for folders above it do not count."""
+        found = self.scope.last(path, folder)
+        return None if found is None or found.negated else found

@@ -1,4 +1,5 @@
-"""Defines the order in which a sync takes the locks of its hosts."""
+"""Defines the order in which a sync takes the locks of its hosts. Of hosts that share a folder one has its lock, and
+writes it: the others have what that one has."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
+from fleet.answers.sync import Received, Synced
 from fleet.errors import HostFailed
 from fleet.events import Event, Finished
 from fleet.model import Host, Result
@@ -23,8 +25,7 @@ LOCK_SECONDS = 5.0  # for which the first host, once locked, waits for all other
 def claim() -> Claim:
     """Returns what a sync's node programs need for their lock: the sync's id, the name that waiting syncs show for it,
     and how long it waits itself, in seconds."""
-    head = f"{socket.gethostname()} (pid {os.getpid()})"
-    return {"sync": uuid.uuid4().hex, "head": head, "wait": LOCK_WAIT_SECONDS}
+    return {"sync": uuid.uuid4().hex, "head": f"{socket.gethostname()} (pid {os.getpid()})", "wait": LOCK_WAIT_SECONDS}
 
 
 class LockOrder:
@@ -59,7 +60,7 @@ class LockOrder:
 
     def locked(self, name: str) -> None:
         """Notes that a host's lock is held. For the first host, waits for the other locks."""
-        self.leave(name)
+        self.release_turn(name)
         with self._changed:
             if name == self._first:
                 self._wait(lambda: not self._others, LOCK_SECONDS)
@@ -73,12 +74,12 @@ class LockOrder:
                     error = event.result.error
                     if event.result.host == self._first and error is not None and error.kind == "busy":
                         self._refusal = event.result
-                self.leave(event.result.host)
+                self.release_turn(event.result.host)
             emit(event)
 
         return seen
 
-    def leave(self, name: str) -> None:
+    def release_turn(self, name: str) -> None:
         """Notes that a host's lock is held, or that it has none to take."""
         with self._changed:
             self._others.discard(name)
@@ -89,3 +90,22 @@ class LockOrder:
         end = None if seconds is None else time.monotonic() + seconds
         while not (until() or self._cancel.is_set() or end is not None and time.monotonic() >= end):
             self._changed.wait(0.1)
+
+
+def shared_with(result: Result) -> str | None:
+    """The host that has the same folder, and writes it."""
+    return result.answer.shared_with if isinstance(result.answer, Synced | Received) else None
+
+
+def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:
+    """A host that shares the folder of another has what that one has: nothing where it failed."""
+    of = {result.host: result for result in results}
+
+    def final(result: Result) -> Result:
+        writer = of.get(shared_with(result) or "")
+        if writer is None or writer.ok or not result.ok:
+            return result
+        error = HostFailed(f"shares its folder with host {writer.host}, which failed", host=result.host, kind="sync")
+        return Result(result.host, False, error=error, answer=result.answer)
+
+    return tuple(map(final, results))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fleet.delivery.tree import Tree, hard_links, read, reading, with_payload
+from fleet.node.delivery.journal import by_column
 from fleet.protocol.messages import chain
 
 # target number, then as in chain.Entry
@@ -49,7 +49,7 @@ class Manifest:
     @cached_property
     def message(self) -> bytes:
         """The control line, and the packed manifest after it."""
-        packed = zlib.compress(json.dumps(self.entries).encode(), 6)
+        packed = zlib.compress(by_column(self.entries), 6)
         return with_payload("manifest", packed, allocated=self.allocated)
 
     @property

@@ -5,26 +5,25 @@ Small files are packed once for all hosts; of large ones those blocks go that a 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Literal
 
 from fleet import fanout
 from fleet.answers.sync import Mirrored, Synced
+from fleet.background import background
 from fleet.codec import from_json
 from fleet.delivery import own_files
-from fleet.delivery.ahead import Ahead
-from fleet.delivery.answers import Answers
-from fleet.delivery.conversation import Conversation, Delivery
+from fleet.delivery.conversation import Answers, Conversation, connected_ahead, delivering
 from fleet.delivery.delivered import note
-from fleet.delivery.lock_order import LockOrder, claim
+from fleet.delivery.lock_order import LockOrder, claim, shared_with, with_shared
 from fleet.delivery.own_files import KIND as OWN
-from fleet.delivery.own_files import MOST, OTHER, question, refusal, refused_most
+from fleet.delivery.own_files import MOST, OTHER, question, refusal
 from fleet.delivery.parcels import Parcels
-from fleet.delivery.shared import shared_with, with_shared
 from fleet.delivery.source_id import identified, marked
 from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
 from fleet.each import over
@@ -43,13 +42,11 @@ from fleet.protocol.messages.code import (
     Source,
     Spec,
 )
-from fleet.protocol.messages.values import Claim
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
-T = TypeVar("T")
 COMPARING = "comparing files"
 ROUNDS = 3  # of reading the source, while it changes
 PATIENCE_SECONDS = 30.0  # after which a node gives up a silent head, and its lock for the next sync
@@ -58,8 +55,8 @@ PATIENCE_SECONDS = 30.0  # after which a node gives up a silent head, and its lo
 @dataclass(frozen=True)
 class Mirror:
     """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). request: how.
-    whole: also what ignore files leave out. hint: how to write --force and --keep. command: what was typed, and the
-    part of it after the options."""
+    whole: also what ignore files leave out. hint: how to write --force and --keep. command: what was typed but for
+    --force, and the part of it after the options."""
 
     hosts: tuple[Host, ...]
     source: Path
@@ -68,6 +65,12 @@ class Mirror:
     whole: bool = False
     hint: str = "--force replaces it"
     command: tuple[str, str] = ("fleet sync", "")
+
+    def consent(self, deleted: int, others: bool) -> str:
+        """Returns the command line with the consent to delete so many files. others: also other sources'."""
+        force = True if others else self.request.force
+        options = ["--force"] if force is True else [f"--force={pattern}" for pattern in force or ()]
+        return f"{self.command[0]} {shlex.join([*options, f'--max-delete={deleted}'])}{self.command[1]}"
 
     def read(self) -> Tree:
         """Returns the entries of the source. Raises UsageError."""
@@ -82,13 +85,13 @@ class Mirror:
 
 
 def run(plan: Mirror, runtime: Runtime) -> Report:
-    """Mirror the tree to all the hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
+    """Mirrors the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
     What is a node's own, or came from another source, is lost only with --force, or when the user agrees to it.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
-    with Ahead(plan.hosts, runtime) as ahead:
+    with connected_ahead(plan.hosts, runtime) as take:
         tree = plan.read()
         for text in tree.notices:
             runtime.emit(Notice("warning", text))
@@ -97,12 +100,11 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
             if not source["id"] and not plan.whole:
                 text = f"nothing can be written to {tree.root}, by which it is known next time: --source-id ID names it"
                 runtime.emit(Notice("warning", text))
-            report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
-            for _ in range(ROUNDS - 1):
-                if not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
+            for more in reversed(range(ROUNDS)):
+                report = _Mirroring(plan, tree, source, mark, take, runtime).report()
+                if not more or not any(r.error is not None and r.error.kind == CHANGED for r in report.results):
                     break
                 tree = replace(plan.read(), odd=tree.odd)
-                report = _Mirroring(plan, tree, source, mark, ahead, runtime).report()
         if not plan.whole and any(r.ok for r in report.results):
             note(source, tree)
         if tree.grown:
@@ -111,15 +113,22 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
 
 
 class _Mirroring:
-    """One sync. mark: see source_id.marked."""
+    """One sync. mark: see source_id.marked. take: of conversation.connected_ahead."""
 
     def __init__(
-        self, plan: Mirror, tree: Tree, source: Source, mark: str | None, ahead: Ahead, runtime: Runtime
+        self,
+        plan: Mirror,
+        tree: Tree,
+        source: Source,
+        mark: str | None,
+        take: Callable[[Host], tuple[Session, Program]],
+        runtime: Runtime,
     ) -> None:
         self._plan, self._tree, self._source, self._mark = plan, tree, source, mark
-        self._ahead, self._runtime = ahead, runtime
+        self._connected, self._runtime = take, runtime
         request = plan.request
-        self._replaces: bool | list[Source] = request.force is True
+        self._others: list[Source] = []  # those of which nodes reported that something would be lost
+        self._replaces: list[Source] | Literal[True] = True if request.force is True else []
         self._max_delete = request.max_delete
         self._parcels = Parcels(tree)
         self._answers = Answers(tree, self._parcels, runtime.emit, request)
@@ -134,8 +143,7 @@ class _Mirroring:
             if not refused or not self._runtime.ask(make(refused)):
                 continue
             if kind == OTHER:
-                theirs = [source for r in refused if (source := r.read(Synced).source)]
-                self._replaces = list({tuple(each.items()): cast(Source, each) for each in theirs}.values())
+                self._replaces = list(self._others)  # those that were shown
             elif kind == MOST:
                 self._max_delete = "all"
             else:
@@ -150,12 +158,12 @@ class _Mirroring:
             len(tree.entries),
             list(tree.skipped),
             hard_links([tree]),
-            tree.sieve and tree.sieve.left_out or None,
+            tree.rules and tree.rules.left_out or None,
         )
         return Report("sync", results, exit_code_of(results), answer=answer)
 
     def _over(self, hosts: Sequence[Host]) -> tuple[Result, ...]:
-        """Once over the hosts."""
+        """Syncs these hosts once, and returns their results."""
         runtime = self._runtime
         claimed = claim()
         runs: set[str] = set()
@@ -168,30 +176,25 @@ class _Mirroring:
 
         def one(host: Host) -> Result:
             runtime.emit(Started(host.name, "connecting"))
-            session, program = self._ahead.take(host)
+            session, program = self._connected(host)
             runtime.emit(Started(host.name, COMPARING))
-            try:
-                with program:
-                    turns.begin(host.name)
-                    program.go_on(self._spec(host, claimed))
-                    return self._one(host, Conversation(program, runtime, waiting), program, turns.locked)
-            finally:
-                session.close()
+            with closing(session), program:
+                turns.begin(host.name)
+                spec: Spec = {
+                    **claimed,
+                    "dest": self._plan.dests[host.name],
+                    "host": host.name,
+                    "patience": PATIENCE_SECONDS,
+                    "source": self._source,
+                    "mark": self._mark,
+                    "force": self._plan.request.force,
+                    "replaces": self._replaces,
+                    "max_delete": self._max_delete,
+                }
+                program.go_on(spec)
+                return self._one(host, Conversation(program, runtime, waiting), program, turns.locked)
 
         return over(hosts, replace(runtime, emit=turns.watch(runtime.emit)), one, COMPARING)
-
-    def _spec(self, host: Host, claimed: Claim) -> Spec:
-        return {
-            **claimed,
-            "dest": self._plan.dests[host.name],
-            "host": host.name,
-            "patience": PATIENCE_SECONDS,
-            "source": self._source,
-            "mark": self._mark,
-            "force": self._plan.request.force,
-            "replaces": True if self._replaces is True else self._replaces or [],
-            "max_delete": self._max_delete,
-        }
 
     def _one(self, host: Host, conversation: Conversation, program: Program, locked: Callable[[str], None]) -> Result:
         tree, name, dest = self._tree, host.name, self._plan.dests[host.name]
@@ -216,10 +219,9 @@ class _Mirroring:
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=fetched)
         program.send_bytes(message)
         need = self._answers.until(conversation, program, name)
-        if need["event"] == "other":
-            return refusal(need, name, self._plan.command)
-        if need["event"] == "most":
-            return refused_most(need, name, self._plan.command)
+        if need["event"] == "consent":
+            self._others += need["sources"] if need["to"] == "sources" else []
+            return refusal(need, name, self._plan.consent)
         if need["event"] == "own":
             error = own_files.error(name, need["items"], self._plan.hint)
             return Result(
@@ -237,12 +239,12 @@ class _Mirroring:
         def moved(count: int) -> None:
             nonlocal sent
             sent = min(sent + count, total)
-            conversation.watchdog.word()
+            conversation.watchdog.received()
             self._runtime.emit(Progress(name, "sending", sent, total))
 
         def deliver(cancel: Cancel) -> None:
             if large:
-                self._parcels.begin(large)
+                background("digests", partial(self._parcels.digests, large))  # who needs them finds out what fails
             for message, count in self._parcels.of(sorted(set(paths).difference(large)), large, has):
                 if cancel.is_set():
                     return
@@ -251,15 +253,15 @@ class _Mirroring:
                 moved(count)
             program.send({"op": "switch", "digests": self._parcels.digests(large)})
 
-        with Delivery(program, deliver, self._runtime.cancel):
+        with delivering(program, deliver, self._runtime.cancel):
             done = conversation.answer(Done)
         return Result(name, True, 0, answer=from_json(Synced, {**done, "to": hello["dest"]}))
 
 
 def _take(tree: Tree, need: Lacks | Need, paths: list[str], has: dict[str, dict[int, str]], host: str) -> None:
-    """Put to `paths` what a node requests, to `has` which blocks it reports. It may name anything here: ignored
-    files, or what a link in the tree leads to."""
-    files, blocks, sizes = need["files"], need["blocks"], tree.by_path
+    """Adds to `paths` what a node lacks, and to `has` the blocks that it has. Raises ProtocolError for what is not in
+    the source: ignored files, for instance, or what a link in the tree leads to."""
+    files, blocks, sizes = need.get("files", []), need.get("blocks", []), tree.by_path
     if not sizes.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(sizes):
         raise ProtocolError("it asks for files that are not in the source", host)
     if any(path not in sizes or number * BLOCK >= sizes[path][3] for path, number, _ in blocks):

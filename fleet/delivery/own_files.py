@@ -1,15 +1,15 @@
-"""Makes the errors, hints and questions about files that a sync would replace or delete although they are the node's
-own, another source's, or most of what is there."""
+"""Makes the errors, hints and questions about files that a sync would replace or delete, and must not without consent:
+the node's own, another source's, or most of what is there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fleet.answers.sync import Synced
-from fleet.errors import PreflightError, Reason, UsageError
+from fleet.errors import FleetError, PreflightError, Reason, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import Result
-from fleet.protocol.messages.code import Most, Other, OwnFile
+from fleet.protocol.messages.code import Consent, OwnFile
 from fleet.rules.causes import by_cause
 from fleet.rules.units import counted, few, seconds, size_text
 
@@ -32,49 +32,36 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
 
-def refusal(other: Other, host: str, command: tuple[str, str]) -> Result:
-    """Returns the failure of a host that would lose files from another source. command: as for refused_most()."""
-    source, lost = other["source"], {"deleted": other["deleted"], "replaced": other["replaced"]}
-    message = Reason(
-        "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
-        to=other["dest"],
-        source=f"{source['host']}:{source['path']}",
-        **lost,
-    )
-    hint = f"--to FOLDER keeps both; to replace it: {limited(command, other['deleted'], ' --force')}"
-    error = PreflightError(message, host=host, kind=OTHER, hint=hint)
-    return Result(
-        host,
-        False,
-        error=error,
-        answer=Synced(other["dest"], source=source, deleted=other["deleted"], replaced=other["replaced"]),
-    )
-
-
-def refused_most(most: Most, host: str, command: tuple[str, str]) -> Result:
-    """Returns the failure of a host on which most files would be deleted. command: the command line as typed, in two
-    parts; further options fit between them."""
-    message = Reason(
-        "{deleted} of the {of} files that were delivered to {to} would be deleted{inside}: {names}; nothing was sent",
-        deleted=most["deleted"],
-        of=most["of"],
-        to=most["dest"],
-        inside=f", most of {most['folder']}/" if most["folder"] else "",
-        names=few([*most["named"], *[""] * (most["deleted"] - len(most["named"]))], NAMED),
-    )
-    force = " --force" * (most["source"] is not None and " --force" not in command[0])
-    hint = f"if they are meant to go: {limited(command, most['deleted'], force)}; any number of them: --max-delete=all"
-    return Result(
-        host,
-        False,
-        error=UsageError(message, host=host, kind=MOST, hint=hint),
-        answer=Synced(most["dest"], source=most["source"], deleted=most["deleted"]),
-    )
-
-
-def limited(command: tuple[str, str], deleted: int, more: str = "") -> str:
-    """Returns the command line with the consent to delete `deleted` files. more: options before that."""
-    return f"{command[0]}{more} --max-delete={deleted}{command[1]}"
+def refusal(lost: Consent, host: str, line: Callable[[int, bool], str]) -> Result:
+    """Returns the failure of a host that would lose files from other sources, or most of what is there. line: makes the
+    command line with the consent to delete so many files, also other sources'."""
+    sources, deleted, replaced = lost["sources"], lost["deleted"], lost["replaced"]
+    error: FleetError
+    if lost["to"] == "sources":
+        message = Reason(
+            "{to} holds what was synced from {source}: {deleted} of its files would be deleted, {replaced} replaced",
+            to=lost["dest"],
+            source=" and ".join(f"{source['host']}:{source['path']}" for source in sources),
+            deleted=deleted,
+            replaced=replaced,
+        )
+        hint = f"--to FOLDER keeps both; to replace it: {line(deleted, True)}"
+        error = PreflightError(message, host=host, kind=OTHER, hint=hint)
+    else:
+        message = Reason(
+            "{deleted} of the {of} files that were delivered to {to} would be deleted{inside}: {names}; "
+            "nothing was sent",
+            deleted=deleted,
+            of=lost["of"],
+            to=lost["dest"],
+            inside=f", most of {lost['folder']}/" if lost["folder"] else "",
+            names=few([*lost["named"], *[""] * (deleted - len(lost["named"]))], NAMED),
+        )
+        hint = f"if they are meant to go: {line(deleted, bool(sources))}; any number of them: --max-delete=all"
+        error = UsageError(message, host=host, kind=MOST, hint=hint)
+    shown = replaced if lost["to"] == "sources" else None
+    answer = Synced(lost["dest"], source=sources[-1] if sources else None, deleted=deleted, replaced=shown)
+    return Result(host, False, error=error, answer=answer)
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:
@@ -85,8 +72,4 @@ def question(refused: Sequence[Result], last: str = "Replace them? They are kept
 
 def consent(command: str) -> str:
     """Returns the hint about files in the way: the command lines that replace them and that leave them."""
-    return f"{by_force(command)}; to leave what is the node's: {command} --keep"
-
-
-def by_force(command: str) -> str:
-    return f"to replace it: {command} --force"
+    return f"to replace it: {command} --force; to leave what is the node's: {command} --keep"

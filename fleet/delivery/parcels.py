@@ -8,10 +8,8 @@ import json
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from fleet.delivery.tree import Tree, with_payload
-from fleet.errors import FleetError
 from fleet.node.delivery.stage import BLOCK
 
 PARCEL_BYTES = CHUNK = 1 << 20
@@ -36,15 +34,6 @@ class Parcels:
             for path in [path for path in paths if path not in self._digests]:
                 self._digests[path] = self._tree.file_digest(path)
         return {path: self._digests[path] for path in paths}
-
-    def begin(self, paths: Sequence[str]) -> None:
-        """Has digests worked out while the files are sent."""
-
-        def work() -> None:
-            with suppress(FleetError):  # who needs them finds out
-                self.digests(paths)
-
-        threading.Thread(target=work, name="digests", daemon=True).start()
 
     def of(
         self, small: Sequence[str], large: Sequence[str], has: Mapping[str, Mapping[int, str]]

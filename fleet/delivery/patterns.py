@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,3 +216,12 @@ class Scope:
 def _above(path: str) -> str:
     """The folder that it lies in."""
     return path[: path.rindex("/") + 1]
+
+
+def above(paths: Iterable[str]) -> set[str]:
+    """Returns all folders above these paths, without the uppermost one, ""."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found

@@ -1,5 +1,5 @@
-"""The id that a source is known by. While a sync is under way, an empty folder in the source shows a node that its
-destination is the source itself, through whichever link or mount.
+"""Keeps the id that a source is known by. While a sync is under way, an empty folder lies in the source. A node that
+finds it in its destination knows that this is the source itself, through whichever link or mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
 It is believed together with a record in ~/.fleet/source-ids of the folder where it was seen: a witness travels with

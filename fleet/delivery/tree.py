@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from fleet.codec import T
 from fleet.delivery.brought import unchanged
-from fleet.delivery.ignore import Sieve, Why, above
+from fleet.delivery.ignore import SourceRules, Why
+from fleet.delivery.patterns import above
 from fleet.errors import HostFailed, ProtocolError, UsageError
 from fleet.model import Host
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing
 from fleet.node.base.files import file_digest
 from fleet.node.delivery.journal import by_column
-from fleet.node.delivery.tree import Walk, copies_of, travelling, unsafe_links
+from fleet.node.delivery.tree import Walk, travelling, unsafe_links
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 
@@ -31,14 +33,13 @@ MAX_LIST = 256 << 20  # characters of names in it
 AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; nothing was switched in"
 CHANGED = "changed"  # kind of the error where a file is not any more what was found
 READINGS = 3
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Tree:
     """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
     devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
-    linked: (device, inode) of each file that has other names. sieve: what left entries out, None where nothing did.
+    linked: (device, inode) of each file that has other names. rules: what left entries out, None where nothing did.
     brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links: (path, target) of links to
     what is here and not sent. followed: files that are links here. inodes: of its files. grown: files of which the
     beginning is sent, as they get longer; touched: those whose times change, and whose bytes do not. odd: those that
@@ -50,7 +51,7 @@ class Tree:
     mode: int | None = None
     allocated: Mapping[str, int] = field(default_factory=dict, compare=False)
     linked: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    sieve: Sieve | None = field(default=None, compare=False)
+    rules: SourceRules | None = field(default=None, compare=False)
     brought: frozenset[str] = frozenset()
     unsafe_links: tuple[tuple[str, str], ...] = ()
     followed: frozenset[str] = frozenset()
@@ -80,14 +81,14 @@ class Tree:
 
     def why(self, path: str, kind: str = "f") -> Why | None:
         """Why a path that is not among the entries is left out: a pattern, or some other rule; None: it is not."""
-        if self.sieve is None:
+        if self.rules is None:
             return None
-        return self.sieve.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
+        return self.rules.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
         """Returns the paths that must not be deleted on the node. A rule excludes them, in the source or not; or they
         are in the source, and not below a link that is sent. paths: (path, kind)."""
-        if self.sieve is None:
+        if self.rules is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
         sent = {entry[0] for entry in self.entries}
@@ -98,7 +99,7 @@ class Tree:
     def notices(self) -> tuple[str, ...]:
         """Returns what the sending user should know, one line each."""
         links = [links_notice(self.unsafe_links)] if self.unsafe_links else []
-        return (*(self.sieve.notices() if self.sieve else ()), *links)
+        return (*(self.rules.notices() if self.rules else ()), *links)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """A part of one of its files. HostFailed when it cannot be read any more, or is not what was found."""
@@ -114,8 +115,7 @@ class Tree:
         size, mtime = self.by_path[path][3:5]
         no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
-            fd = os.open(self.local(path), os.O_RDONLY | os.O_CLOEXEC | no_link)
-            try:
+            with closing(os.open(self.local(path), os.O_RDONLY | os.O_CLOEXEC | no_link)) as fd:
                 for _ in range(READINGS):
                     before, found, after = os.fstat(fd), read(fd), os.fstat(fd)
                     if (size, mtime) == (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
@@ -126,8 +126,6 @@ class Tree:
                         return found
                     else:
                         break
-            finally:
-                os.close(fd)
         except FileNotFoundError:
             raise HostFailed(f"{path} vanished while it was sent", kind=CHANGED, hint=AGAIN) from None
         except OSError as error:
@@ -135,8 +133,8 @@ class Tree:
         raise HostFailed(f"{path} changed while it was read", kind=CHANGED, hint=AGAIN)
 
     def _is_same(self, path: str, fd: int, size: int) -> bool:
-        """Returns whether an earlier tree found it longer than it was to be, or only touched, too, and what it was then
-        is as it was."""
+        """Returns whether an earlier tree found this file longer than it was to be, or only touched, and it has not
+        changed since."""
         if path in self.grown | self.touched:
             return True
         inode = os.fstat(fd).st_ino
@@ -176,8 +174,8 @@ def scan(
     places: Sequence[str] = (),
 ) -> Tree:
     """The folder `root` as code. UsageError where it is missing, no folder, or unreadable, or holds the user's home.
-    whole: no rule leaves anything out. everything: as Sieve has it. hosts: whose interpreters and identity files may
-    lie in it. places: where it goes there."""
+    whole: no rule leaves anything out. everything: as SourceRules has it. hosts: whose interpreters and identity files
+    may lie in it. places: where it goes there."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -193,10 +191,10 @@ def scan(
             return read(root)
         refuse_home(root, everything)
         fetched = unchanged(root)
-        sieve = partial(Sieve, str(root), hosts, places, everything, fetched)
-        tree = read(root, sieve(), copy_unsafe_links)
-        if not tree.by_path and tree.sieve and tree.sieve.outer:  # an outer repository ignores all that is in it
-            tree = read(root, sieve(alone=True), copy_unsafe_links)
+        rules = partial(SourceRules, str(root), hosts, places, everything, fetched)
+        tree = read(root, rules(), copy_unsafe_links)
+        if not tree.by_path and tree.rules and tree.rules.outer:  # an outer repository ignores all that is in it
+            tree = read(root, rules(alone=True), copy_unsafe_links)
         return tree
 
 
@@ -212,16 +210,16 @@ def refuse_home(root: Path, everything: bool) -> None:
     )
 
 
-def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False) -> Tree:
-    """Returns the entries below `root`, less what `sieve` excludes. Raises OSError, and UsageError for what is neither
+def read(root: Path, rules: SourceRules | None = None, copy_unsafe_links: bool = False) -> Tree:
+    """Returns the entries below `root`, less what `rules` excludes. Raises OSError, and UsageError for what is neither
     file nor folder."""
-    copies = copies_of(copy_unsafe_links, sieve.credentials if sieve else frozenset())
-    walk = Walk(os.fspath(root), sieve.rules if sieve else None, copies=copies)
+    credentials = rules.credentials if rules else frozenset[str]()
+    walk = Walk(os.fspath(root), rules.at_root if rules else None, follows=copy_unsafe_links, credentials=credentials)
     try:
         entries = tuple(walk.entries())
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
-    fetched = frozenset(map(travelling, sieve.brought)) if sieve else frozenset[str]()
+    fetched = frozenset(map(travelling, rules.brought)) if rules else frozenset[str]()
     if fetched:  # nor are folders that hold nothing else
         hollow = above(fetched)
         hollow -= above(path for path, *_ in entries if path not in hollow)
@@ -234,7 +232,7 @@ def read(root: Path, sieve: Sieve | None = None, copy_unsafe_links: bool = False
         walk.mode,
         walk.allocated,
         tuple(walk.linked),
-        sieve,
+        rules,
         fetched,
         tuple(unsafe_links(os.fspath(root), entries)),
         frozenset(walk.followed),
@@ -251,14 +249,14 @@ def grown_notice(paths: Iterable[str]) -> str:
     return f"sent as far as it was when it was found, as it grows: {few(sorted(paths))}"
 
 
-def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
-    """Returns the list of a node's files (node/delivery/tree.tell). said: returns its next message. hint: for too many
-    files. Raises HostFailed, ProtocolError."""
+def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
+    """Returns the list of a node's files (node/delivery/tree.send_entries). receive: returns its next message. hint:
+    for too many files. Raises HostFailed, ProtocolError."""
     entries: list[Entry] = []
     allocated: dict[str, int] = {}
     length = 0
     while True:
-        part = said()
+        part = receive()
         new = part.get("entries", [])
         if part["event"] != "tree" or part["more"] and not new or len(part["allocated"]) > len(new):
             raise ProtocolError("a list of files was to come", host)
@@ -274,8 +272,8 @@ def told(said: Callable[[], Any], host: str, hint: str) -> Tree:
 
 
 @contextlib.contextmanager
-def reading(root: Path, beside: str, deep: str) -> Iterator[None]:
-    """Reports why a source cannot be read. beside: what else may be done about a file's mode. deep: what about too
+def reading(root: Path, alternative: str, deep: str) -> Iterator[None]:
+    """Reports why a source cannot be read. alternative: what else may be done about a file's mode. deep: what about too
     many folders in each other."""
     try:
         yield
@@ -290,7 +288,7 @@ def reading(root: Path, beside: str, deep: str) -> Iterator[None]:
             hint="run the sync again; nothing was sent",
         ) from error
     except OSError as error:
-        hint = f"mend its mode{beside}" if beside or error.errno == errno.EACCES else None
+        hint = f"mend its mode{alternative}" if alternative or error.errno == errno.EACCES else None
         raise UsageError(f"cannot read {error.filename}: {error.strerror}", hint=hint) from error
     except RecursionError as error:
         raise UsageError(f"the folders in {root} are nested too deeply", hint=deep) from error

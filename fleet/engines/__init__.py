@@ -1,6 +1,7 @@
-"""Engines: (Job, Node) -> the process to start on that node.
+"""Finds the engine of a job, which defines the process to start on a node.
 
-Adding one is a file and a line in names.py; another package adds one by an entry point of the group `fleet.engines`."""
+A new engine is a module and a line in names.py. Another package adds one by an entry point of the group
+`fleet.engines`."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ engine = ENGINES.get
 
 
 def suited(script: str) -> tuple[str, dict[str, str]]:
-    """(engine, its options) where none was requested: a shell script is started once on each node, as by hand."""
+    """Returns (engine, its options) for a script without --engine. A shell script is started once on each node, as its
+    user would start it."""
     return ("command", {"per": "node"}) if is_shells(script) else (DEFAULT, {})
 
 
 def check(job: Job) -> Engine:
-    """The job's engine. UsageError for options that it does not have, or that do not fit together."""
+    """Returns the job's engine. Raises UsageError for options that it does not have, or that conflict."""
     chosen = engine(job.engine)
     for name in job.engine_options.keys() - {option.name for option in chosen.options}:
         owners = [own for own in OWN if name in {option.name for option in engine(own).options}]

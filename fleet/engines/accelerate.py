@@ -1,4 +1,4 @@
-"""accelerate: its launcher, started by fleet on each node with the user's own configuration; never its own fan-out."""
+"""accelerate: fleet starts its launcher on each node with the user's configuration. Its own fan-out is never used."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from fleet.engines.base import (
     python_command,
     ranks_env,
 )
-from fleet.engines.slips import refuse_owned
 from fleet.errors import UsageError
 from fleet.model import Job, Node
 from fleet.own import read_given
 
 CONFIG = "accelerate.yaml"
-# what the launcher would read on each node without one
+# the configurations that the launcher would read on a node by default
 DEFAULT_CONFIG = (
     "$HF_HOME/accelerate/default_config.yaml",
     "$XDG_CACHE_HOME/huggingface/accelerate/default_config.yaml",
     "~/.cache/huggingface/accelerate/default_config.yaml",
 )
 NO_CONFIG = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
-# options that fleet passes to the launcher -> fleet's name for it; None: fleet does it itself
 OWNED = {
     "config-file": "--config-file FILE",
     "machine-rank": None,
@@ -66,15 +64,12 @@ OPTIONS = (
 
 
 class Accelerate(Engine):
-    """`accelerate-launch`. Its configuration is read on the head, and lies in the run's folder on
-    each node as it is; its settings of hosts, ranks, address, port and launcher are overridden."""
+    """Starts `accelerate-launch`. Its configuration is read on the head and copied to the run's folder on each node.
+    fleet overrides its settings of hosts, ranks, address, port and launcher."""
 
     modules = ("torch", "accelerate")
     options = OPTIONS
-
-    def check(self, job: Job) -> None:
-        super().check(job)
-        refuse_owned(job, job.engine_args, OWNED)
+    owned = OWNED
 
     def needs(self, job: Job) -> tuple[str, ...]:
         return (*self.modules, "deepspeed") if kind_of(job) == "DEEPSPEED" else self.modules
@@ -91,14 +86,14 @@ class Accelerate(Engine):
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
-        # it shares the cores out to ranks where the configuration, not only the option, is for CPUs
+        # with use_cpu in the configuration, the launcher divides the cores among the ranks; the option does not do that
         none = NO_CONFIG + "use_cpu: true\n" * ("cpu" in job.engine_options)
         text = read_config(folder / given, given) if given is not None else none
-        notes = (*job.notes, *unsaved(text, given), *(unasked(os.environ) if given is None else ()))
+        notes = (*job.notes, *unsaved(text, given), *(unread_default_config(os.environ) if given is None else ()))
         return replace(job, files={**job.files, CONFIG: text}, notes=notes)
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
-        # a configuration's gpu_ids are for all nodes, a selection is this node's
+        # gpu_ids of a configuration apply to all nodes, so they must not limit a node's selected devices
         selected = () if node.host.devices is None else ("--gpu_ids=all",)
         argv = (
             python,
@@ -111,7 +106,7 @@ class Accelerate(Engine):
             *job.engine_args,
             f"--machine_rank={node.node_rank}",
             f"--num_machines={len(world.nodes)}",
-            # it divides this by the machines to have the ranks of its own; torchrun below it counts them all
+            # the launcher divides this by the number of machines
             f"--num_processes={node.local_world_size * len(world.nodes)}",
             f"--main_process_ip={world.master_addr}",
             f"--main_process_port={world.master_port}",
@@ -121,7 +116,7 @@ class Accelerate(Engine):
             *selected,
             "--no_python",
             *SPAWN,
-            # on CPUs, and without a configuration, it starts one process a node: that starts the ranks
+            # on CPUs, or without a configuration, it starts one process a node, which starts the ranks
             str(node.first_rank),
             str(node.local_world_size),
             "TORCHELASTIC_RUN_ID",
@@ -129,8 +124,8 @@ class Accelerate(Engine):
         return Start(argv, python_command(job, python), ranks_env(world, node))
 
 
-def unasked(env: Mapping[str, str]) -> Iterator[str]:
-    """A warning where 'accelerate config' wrote a file on this machine that no option names."""
+def unread_default_config(env: Mapping[str, str]) -> Iterator[str]:
+    """Yields a warning if 'accelerate config' wrote a file on this machine that no option names."""
     cache = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     path = Path(cache).expanduser() / "accelerate/default_config.yaml"
     if path.is_file():
@@ -138,7 +133,7 @@ def unasked(env: Mapping[str, str]) -> Iterator[str]:
 
 
 def unsaved(text: str, given: str | None) -> Iterator[str]:
-    """A warning where weights would be trained for days, and could not be saved as one file."""
+    """Yields a warning if the configuration trains weights that cannot be saved as one file."""
     plugin = (given is not None and parsed(text, given).get("deepspeed_config")) or {}
     if isinstance(plugin, Mapping) and plugin.get("zero_stage") == 3 and not plugin.get("zero3_save_16bit_model"):
         yield (
@@ -152,12 +147,12 @@ def config_of(job: Job) -> dict[str, Any]:
 
 
 def kind_of(job: Job) -> str:
-    """Returns the kind of training that it is started with: MULTI_GPU, FSDP, DEEPSPEED and the like."""
+    """Returns the kind of training: MULTI_GPU, FSDP, DEEPSPEED and the like."""
     return "DEEPSPEED" if "use-deepspeed" in job.engine_options else str(config_of(job)["distributed_type"]).upper()
 
 
 def read_config(path: Path, given: str) -> str:
-    """The text for the nodes. UsageError for what is none, or starts something else than ranks on hosts."""
+    """Returns the configuration's text for the nodes. Raises UsageError if it is none, or starts no ranks on hosts."""
     try:
         text = read_given(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -175,7 +170,7 @@ def read_config(path: Path, given: str) -> str:
     if str(config.get("distributed_type")).upper() in ("TPU", "XLA"):
         raise UsageError(f"{given}: distributed_type {config['distributed_type']}: fleet does not drive TPU pods")
     if config.pop("mpirun_config", None) or path.suffix == ".json":
-        # mpirun would be its own fan-out, and no option takes it back
+        # mpirun would be another fan-out, and no option turns it off
         import yaml
 
         return yaml.safe_dump(config, sort_keys=False)

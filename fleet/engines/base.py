@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fleet.engines.slips import refuse
+from fleet.engines.slips import refuse, refuse_owned
 from fleet.model import Job, Kind, Node
+from fleet.node.base.wire import at_port
 
 
 @dataclass(frozen=True)
 class NodePython:
-    """In an argv: the interpreter that runs fleet's own programs on the node, isolated (-I -S)."""
+    """Represents, in an argv, the isolated interpreter (-I -S) that runs fleet's programs on the node."""
 
     def as_spec(self) -> dict[str, Any]:
         return {"python": True}
@@ -30,7 +31,7 @@ class NodePython:
 
 @dataclass(frozen=True)
 class InRunDir:
-    """In an argv: the absolute path of a file in the run's folder on the node."""
+    """Represents, in an argv, the absolute path of a file in the run's folder on the node."""
 
     name: str
 
@@ -41,19 +42,19 @@ class InRunDir:
         return f"{{run_dir}}/{self.name}"
 
 
-Word = str | NodePython | InRunDir
+Argument = str | NodePython | InRunDir
 
-SPAWN: tuple[Word, ...] = (NodePython(), InRunDir("spawn.py"))
-CONSOLE = InRunDir("console.py")  # python CONSOLE MODULE NAME ...: as the console script NAME, which need not be there
+SPAWN: tuple[Argument, ...] = (NodePython(), InRunDir("spawn.py"))
+CONSOLE = InRunDir("console.py")  # python CONSOLE MODULE NAME ...: as the console script NAME, which may be missing
 
 
 @dataclass(frozen=True)
 class World:
-    """All that nodes must agree on. master_addr: numeric, or a name that preflight still resolves.
+    """Holds the values on which all nodes must agree. master_addr: numeric, or a name that preflight still resolves.
 
-    addresses: host name -> that node's own numeric address towards the master, where it is known. slots: host name ->
-    the ranks that it would run, whatever the engine starts there. least: of an elastic
-    world, nodes that must be left; 0: all must.
+    addresses: host name -> that node's numeric address towards the master, if it is known. slots: host name -> number
+    of ranks that the host would run, whatever the engine starts there. least: the fewest nodes of an elastic world; 0:
+    all.
     """
 
     run_id: str
@@ -66,39 +67,37 @@ class World:
 
     @property
     def master(self) -> str:
-        """ADDRESS:PORT, an IPv6 address in brackets."""
-        address = f"[{self.master_addr}]" if ":" in self.master_addr else self.master_addr
-        return f"{address}:{self.master_port}"
+        """Returns ADDRESS:PORT, with an IPv6 address in brackets."""
+        return at_port(self.master_addr, self.master_port)
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Returns the number of ranks."""
         return sum(node.local_world_size for node in self.nodes)
 
 
 @dataclass(frozen=True)
 class Start:
-    """The engine's process on one node. command: a rank's argv. env: variables the engine needs.
+    """Describes the engine's process on one node. command: a rank's argv. env: variables that the engine needs.
+    local_rank_at: the index in `command` at which `--local_rank=N` is inserted, as DeepSpeed's launcher does; None: it
+    is not inserted."""
 
-    local_rank_at: where in `command` to insert `--local_rank=N`, as DeepSpeed's launcher does; None for nowhere.
-    """
-
-    argv: tuple[Word, ...]
+    argv: tuple[Argument, ...]
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     local_rank_at: int | None = None
 
     def command_file(self) -> str:
-        """The text of command.json, read by fleet/node/run/rank/spawn.py."""
+        """Returns the text of command.json, which fleet/node/run/rank/spawn.py reads."""
         return json.dumps({"argv": list(self.command), "local_rank_at": self.local_rank_at})
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of `fleet launch` that one engine understands; Job.engine_options has its value under `name`.
+    """Describes an option of `fleet launch` that one engine has; Job.engine_options has its value under `name`.
 
-    name: as it is written, without dashes in front. metavar: what its value is called; None for a flag, which is True
-    or not there. choices: the values that it takes. many: it may be given several times, and is a tuple.
+    name: without leading dashes. metavar: the name of its value in help; None: it is a flag, which is True or missing.
+    choices: the allowed values. many: it may be given several times, and its value is a tuple.
     """
 
     name: str
@@ -109,49 +108,53 @@ class Option:
 
 
 class Engine(ABC):
-    """modules: what the training interpreter must be able to import. program: it starts SCRIPT as it is, and no
-    interpreter on it. elastic: it goes on with fewer nodes. options: what `fleet launch` takes for it."""
+    """Base of engines. modules: the modules that the training interpreter must have. program: SCRIPT is started itself,
+    without an interpreter. elastic: a run may go on with fewer nodes. options: its options of `fleet launch`. owned:
+    options that fleet itself passes to the launcher -> fleet's option for it, None: there is none."""
 
     modules: tuple[str, ...] = ()
     program = False
     elastic = False
     options: tuple[Option, ...] = ()
+    owned: Mapping[str, str | None] = {}
 
     def kind(self, job: Job) -> Kind:
-        """Returns what SCRIPT is to this engine."""
+        """Returns the kind of SCRIPT for this engine."""
         return "program" if self.program and job.kind == "script" else job.kind
 
     def ranks(self, job: Job) -> int | None:
-        """Ranks on each node, whatever the inventory has; None: the inventory's number."""
+        """Returns the number of ranks on each node, None for the inventory's number."""
         return None
 
-    def check(self, job: Job) -> None:  # noqa: B027
-        """UsageError for options that do not fit together; it has them all."""
+    def check(self, job: Job) -> None:
+        """Raises UsageError for options that conflict. All options are the engine's own."""
+        refuse_owned(job, job.engine_args, self.owned)
 
     def needs(self, job: Job) -> tuple[str, ...]:
-        """Returns the modules that the training interpreter must be able to import for this job."""
+        """Returns the modules that the training interpreter must have for this job."""
         return self.modules
 
     def unread(self, job: Job) -> tuple[str, ...]:
-        """Files on a node, $NAMEs in them, of which its launcher would read by itself the first whose $NAMEs are set;
-        under fleet it reads none."""
+        """Returns files on a node that the launcher would read by default, but does not read under fleet. It would read
+        the first one whose $NAMEs are set."""
         return ()
 
     def on_gpus(self, job: Job) -> bool:
-        """Is true where ranks that find no GPU would each train alone, without a message."""
+        """Is true if ranks that find no GPU would each train alone, without a message."""
         return False
 
     def prepare(self, job: Job, folder: Path) -> Job:
-        """The job with what the engine reads on this machine, before there is a plan. folder: the current one."""
+        """Returns the job with the files that the engine reads on this machine. It is called before the plan is made.
+        folder: the current one."""
         return job
 
     @abstractmethod
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
-        """The process for this node. python: the training interpreter as the node knows it. Pure."""
+        """Returns the process for this node. python: the training interpreter on the node. Pure."""
 
 
 def ranks_env(world: World, node: Node) -> dict[str, str]:
-    """Returns the variables that ranks of fleet's spawn program share on a node; it adds RANK and LOCAL_RANK."""
+    """Returns the variables that all ranks of a node share. fleet's spawn program adds RANK and LOCAL_RANK."""
     env = {
         "MASTER_ADDR": world.master_addr,
         "MASTER_PORT": str(world.master_port),
@@ -164,18 +167,19 @@ def ranks_env(world: World, node: Node) -> dict[str, str]:
 
 
 def visible_devices(node: Node) -> dict[str, str]:
-    """The GPUs that a selection left to this node."""
+    """Returns CUDA_VISIBLE_DEVICES for the selected GPUs of this node, {} if all are selected."""
     return {} if node.host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.host.devices))}
 
 
 def as_written(options: Mapping[str, Any], *fleets: str) -> list[str]:
-    """Options that a launcher has under the same names, with underscores; without those that are fleet's."""
+    """Returns options as arguments of a launcher that has the same names with underscores, without those in
+    `fleets`."""
     flags = {f"--{name.replace('-', '_')}": value for name, value in options.items() if name not in fleets}
     return [name if value is True else f"{name}={value}" for name, value in flags.items()]
 
 
 def python_command(job: Job, python: str) -> tuple[str, ...]:
-    """A rank's argv: for Python unbuffered, so that its lines come when they are printed."""
+    """Returns a rank's argv. Python is unbuffered, so that lines are sent as soon as they are printed."""
     if job.kind == "program":
         return (job.script, *job.args)
     if job.kind == "module":

@@ -1,4 +1,4 @@
-"""colossalai: what `colossalai run` starts on each node, which is torchrun; never its own fan-out over ssh."""
+"""colossalai: fleet starts torchrun on each node, as `colossalai run` does. Its own fan-out over ssh is never used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fleet.engines.slips import refuse_owned
 from fleet.engines.torchrun import Torchrun
 from fleet.model import Job, Node
 
-IMPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # set by the import of colossalai, which `colossalai run` begins with
+IMPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # `colossalai run` sets it when it imports colossalai
 EXTRA = "extra-launch-args"
-# options that fleet passes to torchrun -> fleet's name for it; None: fleet does it itself
+# options that fleet itself passes to torchrun -> fleet's option for it, None: there is none
 OWNED = {
     "nnodes": "--nnodes N",
     "nproc-per-node": "--nproc-per-node N",
@@ -25,7 +25,7 @@ OWNED = {
 
 
 class ColossalAI(Torchrun):
-    """torchrun, and the package's interpreter: colossalai.launch_from_torch() reads the variables that it sets."""
+    """Starts torchrun. colossalai.launch_from_torch() reads the variables that torchrun sets."""
 
     modules = ("torch", "colossalai")
     options = (Option(EXTRA, "torchrun's options, as in log_dir=logs,tee=3.", "A=1,B"),)
@@ -41,6 +41,6 @@ class ColossalAI(Torchrun):
 
 
 def extra(job: Job) -> list[str]:
-    """--extra_launch_args as torchrun's arguments, split as `colossalai run` splits them."""
+    """Returns --extra_launch_args as arguments of torchrun, split as `colossalai run` splits them."""
     given = str(job.engine_options.get(EXTRA, ""))
     return [f"--{item}" for item in given.split(",") if item]

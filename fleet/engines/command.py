@@ -1,4 +1,4 @@
-"""command: any program, a process a slot or a node, with the environment variables that torch and MPI users know."""
+"""command: starts any program, once a slot or once a node, with the environment variables of torch users."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command, ranks_env
 from fleet.model import Job, Node
 
-# for a launcher that is started once a node, by the name that scripts around torchrun have for it
+# for a launcher that is started once a node, by the name that scripts for torchrun use
 SLOTS = "NPROC_PER_NODE"
 FIRST_RANK = "FLEET_FIRST_RANK"
 COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of ranks
 
 
 class AnyCommand(Engine):
-    """SCRIPT is a program on the node, not a Python file; fleet's spawn program starts it."""
+    """Starts SCRIPT as a program of the node, by fleet's spawn program."""
 
     program = True
     options = (Option("per", "Start it once a slot, or once a node [slot].", choices=("node", "slot")),)
@@ -26,8 +26,8 @@ class AnyCommand(Engine):
         argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
         env = ranks_env(world, node)
         if self.ranks(job):
-            # what finds RANK and WORLD_SIZE waits for ranks that are never started; spawn.py and rank.py read the first
-            # one
+            # a program with RANK and WORLD_SIZE would wait for ranks that are never started; spawn.py and rank.py read
+            # FIRST_RANK
             env = {FIRST_RANK: str(node.first_rank), **{name: env[name] for name in env if name not in COUNTS}}
             if SLOTS not in {*job.env, *job.env_expand}:
                 env[SLOTS] = str(world.slots.get(node.host.name, 1))

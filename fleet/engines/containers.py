@@ -1,4 +1,4 @@
-"""The engines' own starts, for a container that a platform started: by its options and what the run begins with."""
+"""Makes the engine's process for a container that a platform started."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fleet.node.base.errors import Refused
 def started(
     options: Any, begin: Mapping[str, Any], least: int, most: int, own: str | None
 ) -> tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]:
-    """Returns what Part.started() of node/container/part.py does. Refused for options that do not fit together."""
+    """Returns the values of Part.started() in node/container/part.py. Raises Refused for options that conflict."""
     chosen, nodes, first = engine(options.engine), list[Node](), 0
     for number, (host, each) in enumerate(begin["nodes"]):
         nodes.append(Node(Host(host, host), number, each, first))
         first += each
-    for number in range(len(nodes), most):  # of an elastic run, those that may come later
+    for number in range(len(nodes), most):  # nodes that may join an elastic run later
         nodes.append(Node(Host(f"later-{number}", ""), number, 0, first))
     job = Job(
         options.script,

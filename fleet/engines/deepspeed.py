@@ -1,4 +1,4 @@
-"""DeepSpeed: its per-node launcher, started by fleet on each node; never its own fan-out over ssh."""
+"""DeepSpeed: fleet starts its per-node launcher on each node. Its own fan-out over ssh is never used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.model import Job, Node
 
 
 class DeepSpeed(Engine):
-    """`deepspeed.launcher.launch`, which DeepSpeed's own runner starts on each node."""
+    """Starts `deepspeed.launcher.launch`, as DeepSpeed's own runner does on each node."""
 
     modules = ("torch", "deepspeed")
     options = (
@@ -32,7 +32,7 @@ class DeepSpeed(Engine):
             raise UsageError("--bind-core-list without --bind-cores-to-rank binds nothing", hint="give both")
 
     def prepare(self, job: Job, folder: Path) -> Job:
-        """With the variables of DeepSpeed's own file, as a shell on the node would have them; --env is above it."""
+        """Adds the variables of DeepSpeed's own files, as a shell on the node would set them. --env overrides them."""
         literal, expand, notes = dict[str, str](), dict[str, str](), list[str]()
         for path in env_files(folder):
             found = read_env_file(path, path.name, strip=True)
@@ -63,7 +63,7 @@ class DeepSpeed(Engine):
             f"--master_port={world.master_port}",
             *as_written(job.engine_options, "no-local-rank"),
             *job.engine_args,
-            # the launcher would put --local_rank after the first argument of spawn.py's argv; spawn.py does it right
+            # the launcher would insert --local_rank into spawn.py's arguments; spawn.py inserts it into the command's
             "--no_python",
             "--no_local_rank",
         )
@@ -83,12 +83,12 @@ def _tokens(escaped: str, code: str, more: str) -> re.Pattern[str]:
 
 QUOTED = _tokens(r"[\\$\"`]", "", "")
 BARE = _tokens(".", r"|[;&|<>()]|'(?![^']*')|\\\Z", r"'(?P<literal>[^']*)'|(?P<end>\s)|")
-NOTHING = "${FLEET_NOTHING}"  # keeps what comes before and after it from being expanded
+NOTHING = "${FLEET_NOTHING}"  # an empty variable: it keeps the text around it from being expanded
 
 
 def in_a_shell(value: str, what: str) -> tuple[bool, str]:
-    """Returns whether variables are to be expanded on the node, and the value: what a shell makes of NAME="VALUE",
-    which DeepSpeed's runner has it read. UsageError for what would run code, or takes more of a shell."""
+    """Returns (True if the node must expand variables, the value). The value is what a shell reads in NAME="VALUE", as
+    DeepSpeed's runner passes it. Raises UsageError for a value that would run code, or has an open quote."""
     made, place, quoted, expands = "", 0, True, False
     while place < len(value):
         found = (QUOTED if quoted else BARE).match(value, place)
@@ -109,20 +109,20 @@ def in_a_shell(value: str, what: str) -> tuple[bool, str]:
 
 
 def needs_path(job: Job) -> bool:
-    """Is true where ranks find modules of the working folder only by PYTHONPATH, which its runner sets for several
+    """Is true if ranks find modules of the working folder only by PYTHONPATH, which DeepSpeed's runner sets for several
     nodes. For a module, and for a script in that folder, Python itself looks there first."""
     return job.kind == "program" or (job.kind == "script" and PurePosixPath(job.script).parent != PurePosixPath())
 
 
 def env_files(folder: Path) -> list[Path]:
-    """Returns the files that its runner reads, in its order: a later one overrides."""
+    """Returns the files of variables that DeepSpeed's runner reads, in its order: a later one overrides."""
     name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
     found = [place / name for place in (Path.home(), folder) if (place / name).is_file()]
     return list(dict.fromkeys(found))
 
 
 def world_info(world: World) -> str:
-    """DeepSpeed's world: base64 of {host: [local device ids]}, in node-rank order."""
+    """Returns DeepSpeed's world: base64 of {host: [local device ids]}, in node-rank order."""
     ids = {
         node.host.name: list(node.host.devices or ())[: node.local_world_size] or list(range(node.local_world_size))
         for node in world.nodes

@@ -1,4 +1,4 @@
-"""Files of variables: those of --env-file, and the one that DeepSpeed's runner looks for."""
+"""Reads and writes files of variables: those of --env-file, and DeepSpeed's own."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.errors import UsageError
+from fleet.node.base.errors import on_os_error
 from fleet.own import read_given
 from fleet.requests.variables import check_variable
 
 
 def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
-    """`KEY=VALUE` lines, an `export` before them or not; what follows the first `=` is the value, byte for byte,
-    but for quotes around all of it. `#` lines are comments. what: the file, in messages. strip: blanks around names
-    and values mean nothing, and quotes are for a shell."""
-    try:
+    """Returns the variables of `KEY=VALUE` lines. `export` may precede them, and `#` lines are comments.
+
+    The value is the exact text after the first `=`, without quotes around all of it. what: the file, in messages.
+    strip: blanks around names and values are removed, and quotes are kept for a shell."""
+    with on_os_error(UsageError, f"{what} {path}"):
         text = read_given(path).decode("utf-8", "surrogateescape")
-    except OSError as error:
-        raise UsageError(f"{what} {path}: {error.strerror}") from None
     values = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
@@ -37,7 +37,7 @@ def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> 
 
 
 def env_file(values: Mapping[str, str]) -> str:
-    """Returns the text that read_env_file() reads as these values. Raises UsageError where a line cannot hold one."""
+    """Returns the text that read_env_file() reads as these values. Raises UsageError if a line cannot hold one."""
     lines = []
     for name, value in values.items():
         mark = next((mark for mark in "\"'" if mark not in value), "")

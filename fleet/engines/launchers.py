@@ -1,5 +1,5 @@
-"""Lists the options of other launchers, and of sbatch: which fleet has, perhaps under another name, which it does
-itself, and which it passes on. `fleet launch`, `fleet exec`, the top level and docs/launchers.md read them here."""
+"""Lists the options of other launchers, and of sbatch. fleet has some of them, perhaps under another name, does some
+itself, and passes some on. `fleet launch`, `fleet exec`, the top level and docs/launchers.md read these lists."""
 
 from __future__ import annotations
 
@@ -76,17 +76,18 @@ REFUSED = {
 }
 # the same of sbatch, for --on slurm
 REFUSED_IN_JOBS = {
-    "array": ("a run is one job, or as many as --single-node-jobs makes of it", "leave it away"),
+    "array": ("a run is one job, or as many as --single-node-jobs makes of it", "--each FILE has a run for each line"),
     "chdir": ("a job begins in this folder", "write --workdir DIR"),
-    "comment": ("the run's id stands there", "leave it away"),
     "nodefile": ("nodes are named on the line", "write -w HOSTS"),
     "ntasks": ("fleet starts one task a node", "--nodes N, and --ntasks-per-node N for the ranks of each"),
     **dict.fromkeys(("overcommit", "spread-job", "use-min-nodes"), ("fleet starts one task a node", "leave it away")),
-    **dict.fromkeys(("parsable", "wait", "test-only"), ("fleet submits the job, and follows it", "see --dry-run")),
+    **dict.fromkeys(("parsable", "test-only"), ("fleet submits the job, and follows it", "see --dry-run")),
+    "wait": ("the queue waits for free nodes, and fleet follows the job to its end", "leave it out"),
     "wrap": ("the script is fleet's", "leave it away"),
-    "usage": ("fleet's word is --help", "write --help-all"),
+    **dict.fromkeys(("usage", "help"), ("fleet's word is --help", "write --help-all")),
+    "version": ("fleet's version is another one", "sbatch --version"),
 }
-# of other tools: what to type instead
+# other tools -> the command of fleet to type instead
 OTHERS = {
     **dict.fromkeys(("sbatch", "srun", "salloc"), "--on slurm has a run submitted: see fleet launch --help-all"),
     "squeue": "fleet --on slurm ps",
@@ -95,7 +96,7 @@ OTHERS = {
     **dict.fromkeys(("rsync", "scp", "cp"), "see fleet sync --help"),
     **dict.fromkeys(("top", "htop"), "fleet ps"),
 }
-# what a line of theirs begins with, python -m in front of a module left away -> whose it is
+# the begin of another launcher's command line, without python -m -> the launcher
 BEGIN = {
     **dict.fromkeys(("torchrun", "torch.distributed.run", "torch.distributed.launch"), "torchrun"),
     **dict.fromkeys(("deepspeed", "deepspeed.launcher.runner"), "deepspeed"),
@@ -103,8 +104,8 @@ BEGIN = {
     "colossalai run": "colossalai",
     **dict.fromkeys(("mpirun", "mpiexec"), "mpirun"),
 }
-# all their options, "NAME=" with a value, "NAME=?" where that may be missing, "NAME|N" with a short one. "+": the
-# engine's own (sbatch's own), which fleet passes on. Others are in SAME or REFUSED, or are called so by fleet, too
+# all options of each launcher. "NAME=": it has a value. "NAME=?": the value may be missing. "NAME|N": it has a short
+# form. "+": fleet passes it on. The others are in SAME or REFUSED, or fleet has them under the same name
 OPTIONS = {
     "torchrun": """nnodes= nproc-per-node= nproc= rdzv-backend= rdzv-endpoint= rdzv-id= rdzv-conf= standalone
         max-restarts= +monitor-interval= +start-method= +event-log-handler= +role= module|m no-python run-path log-dir=
@@ -150,7 +151,7 @@ OPTIONS = {
         extra-launch-args= ssh-port= module=|m""",
     "mpirun": """num-processes=|np num-processes=|n hostfile= hostfile=|machinefile host-slots=|H host-slots=|host
         env=|x allow-run-as-root""",
-    "sbatch": """array=|a account=|A +bb= +bbf= +begin=|b chdir=|D +clusters=|M +cluster-constraint= comment=
+    "sbatch": """array=|a account=|A +bb= +bbf= +begin=|b chdir=|D +clusters=|M +cluster-constraint= +comment=
         constraint=|C
         +container= +container-id= +contiguous +core-spec=|S +cores-per-socket= +cpu-freq= cpus-per-gpu=
         cpus-per-task=|c +deadline= +delay-boot= +dependency=|d +distribution=|m +error=|e exclude=|x exclusive=?
@@ -162,9 +163,9 @@ OPTIONS = {
         output=|o overcommit|O +oversubscribe|s parsable partition=|p +power= +prefer= +priority= +profile=
         +propagate=? qos=|q +quiet|Q +reboot +requeue reservation= +signal= +sockets-per-node= spread-job +switches=
         test-only +thread-spec= +threads-per-core= time=|t +time-min= +tmp= +tres-bind= +tres-per-task= +uid= usage
-        use-min-nodes verbose|v +wait-all-nodes= wait|W +wckey= wrap=?""",
+        use-min-nodes +verbose|v version|V help|h +wait-all-nodes= wait|W +wckey= wrap=?""",
 }
-# values that say what fleet does anyway, or have a word of their own
+# (option, value) -> fleet's arguments for it, (): fleet does that anyway
 EXACT = {
     ("rdzv-backend", "c10d"): (),
     ("rdzv-backend", "static"): (),
@@ -173,7 +174,7 @@ EXACT = {
     ("local-ranks-filter", "0"): ("--ranks", "first"),
     **dict.fromkeys((("master-addr", host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0")), ()),
 }
-# fleet's, without dashes -> (a pattern of the values that it takes of theirs, what to do about another one)
+# fleet's option, without dashes -> (pattern of the values of other launchers that it allows, the hint for other values)
 VALUES = {
     "nnodes": (r"\d+(:\d+)?", "leave it away, or write how many hosts"),
     "nproc-per-node": (r"\d+|auto|gpu|cpu", "leave it away, or write how many ranks"),
@@ -184,5 +185,5 @@ VALUES = {
     ),
     "host-slots": ("[^:]+", "slots are the inventory's, or --nproc-per-node's: write -w HOSTS"),
 }
-# the same -> how it is written short
+# fleet's option, without dashes -> its short form
 SHORT = {"inventory": "-i", "hosts": "-w", "host-slots": "-w", "exclude": "-x", "module": "-m"}

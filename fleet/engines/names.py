@@ -1,4 +1,4 @@
-"""fleet's own engines: where each one's class is."""
+"""Lists the classes of fleet's own engines."""
 
 from __future__ import annotations
 

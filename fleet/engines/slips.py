@@ -1,5 +1,5 @@
-"""Recognises what is no Python script where an engine starts Python: shells, interpreters, other launchers. Each has
-its hint."""
+"""Recognises a SCRIPT that is no Python script, for engines that start Python: shells, interpreters, other launchers.
+Each has its hint."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fleet.engines.launchers import BEGIN, OTHERS
-from fleet.engines.translate import PYTHON, launch_words
+from fleet.engines.translate import PYTHON, launch_arguments
 from fleet.errors import UsageError
 from fleet.model import Job
 
 _SHELLS = re.compile(r"(ba|z|da|k)?sh")
 _FIRST_LINE = re.compile(rb"#! *\S*?(/env +)?(ba|z|da|k)?sh\b")
-# programs that start ranks; one that is called as an engine is, is meant by it
-LAUNCHERS = {words.split()[0] for words in BEGIN}
+# programs that start ranks, and the names of engines
+LAUNCHERS = {command.split()[0] for command in BEGIN}
 NO_PROGRAMS = (".yaml", ".yml", ".json", ".txt")
 
 
 def is_shells(script: str) -> bool:
-    """A shell's script, by its name or by its first line where it lies here, or a shell."""
+    """Is true for a shell, and for a shell script, by its name or the first line of the file on this machine."""
     path = PurePosixPath(script)
     if path.suffix in (".sh", ".bash", ".zsh", ".py") or _SHELLS.fullmatch(path.name):
         return path.suffix != ".py"
@@ -34,13 +34,13 @@ def is_shells(script: str) -> bool:
 
 
 def starts_another(program: str) -> bool:
-    """An interpreter, a shell or a launcher: what it is given is what runs."""
+    """Is true for an interpreter, a shell or a launcher, which run the program in their arguments."""
     name = PurePosixPath(program).name
     return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, PYTHON))
 
 
 def refuse(job: Job) -> None:
-    """UsageError when job.script is none that Python could start."""
+    """Raises UsageError if job.script is no Python script."""
     name = PurePosixPath(job.script).name
     if is_shells(job.script):
         path = job.script if "/" in job.script or _SHELLS.fullmatch(name) else f"./{job.script}"
@@ -57,7 +57,7 @@ def refuse(job: Job) -> None:
             if job.args and name.endswith("ml")
             else "an inventory stands behind -i, a file that the script reads behind the script",
         )
-    line = launch_words([job.script, *job.args])
+    line = launch_arguments([job.script, *job.args])
     if line is not None:
         raise UsageError(
             "SCRIPT is a Python script; "
@@ -74,9 +74,10 @@ def refuse(job: Job) -> None:
         )
 
 
-def refuse_owned(job: Job, words: Sequence[str], owned: Mapping[str, str | None]) -> None:
-    """UsageError for a launcher's option that fleet gives it. owned: option -> fleet's for it; None: nothing is."""
-    for arg in words:
+def refuse_owned(job: Job, arguments: Sequence[str], owned: Mapping[str, str | None]) -> None:
+    """Raises UsageError for a launcher's option that fleet itself passes. owned: option -> fleet's option, None:
+    none."""
+    for arg in arguments:
         option = arg.partition("=")[0]
         name = option.removeprefix("--").replace("_", "-")
         if option.startswith("--") and name in owned:

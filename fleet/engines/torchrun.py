@@ -1,14 +1,13 @@
-"""torchrun: one elastic agent per node. Static rendezvous, so that global ranks follow the inventory's order."""
+"""torchrun: starts one elastic agent per node. The rendezvous is static, so global ranks follow the inventory's
+order."""
 
 from __future__ import annotations
 
-from fleet.engines.base import CONSOLE, SPAWN, Engine, Start, Word, World, python_command, visible_devices
-from fleet.engines.slips import refuse_owned
+from fleet.engines.base import CONSOLE, SPAWN, Argument, Engine, Start, World, python_command, visible_devices
 from fleet.model import Job, Node
-from fleet.node.run.torchrun import RESTARTABLE, words
+from fleet.node.run.torchrun import RESTARTABLE, torchrun_options
 
-# options that each node's agent receives -> fleet's name for it; a second one would win, and ranks would wait for each
-# other
+# a second one would override fleet's, and ranks would wait for each other
 OWNED = {
     "nnodes": "--nnodes N|MIN:MAX",
     "node-rank": None,
@@ -19,18 +18,15 @@ OWNED = {
 
 
 class Torchrun(Engine):
-    """`torchrun`; in an elastic world the c10d rendezvous, which can restart."""
+    """Starts `torchrun`. An elastic world uses the c10d rendezvous, which can restart."""
 
     modules: tuple[str, ...] = ("torch",)
     elastic = True
-
-    def check(self, job: Job) -> None:
-        super().check(job)
-        refuse_owned(job, job.engine_args, OWNED)
+    owned = OWNED
 
     def start(self, job: Job, world: World, node: Node, python: str) -> Start:
-        argv: list[Word] = [python, CONSOLE, "torch.distributed.run", "torchrun"]
-        argv += words(
+        argv: list[Argument] = [python, CONSOLE, "torch.distributed.run", "torchrun"]
+        argv += torchrun_options(
             world.run_id,
             len(world.nodes),
             world.least,
@@ -41,7 +37,7 @@ class Torchrun(Engine):
             world.addresses.get(node.host.name),
             job.max_restarts,
         )
-        # "--": what follows is not for torchrun's parser, which takes unique prefixes of its options anywhere
+        # "--" ends torchrun's options: its parser would take unique prefixes of them anywhere
         options = (*job.engine_args, "--no-python", "--")
         env = {**visible_devices(node), **(RESTARTABLE if world.least else {})}
         return Start((*argv, *options, *SPAWN), python_command(job, python), env)

@@ -1,4 +1,4 @@
-"""Translates lines of other launchers into `fleet launch`'s arguments, whole: each word has a meaning there, or fleet
+"""Translates lines of other launchers into `fleet launch`'s arguments, whole: each token has a meaning there, or fleet
 does itself what it means, or nothing is proposed."""
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
 _INSTEAD = re.compile(r"write (--?[\w-]+) (\S+)")
 
 
+class UnknownOption(UsageError):
+    """Means that no table has an option."""
+
+
 class Known(NamedTuple):
     """Describes an option of a tool. takes: "=" where a value follows, "=?" where one may. passed: on, as it is."""
 
@@ -48,11 +52,11 @@ def options_of(*tools: str) -> Mapping[str, Known]:
     return found
 
 
-def launch_words(words: Sequence[str]) -> list[str] | None:
+def launch_arguments(tokens: Sequence[str]) -> list[str] | None:
     """Returns `fleet launch`'s arguments for a whole line of another launcher's, or of Python's; None where it is
-    neither. UsageError, with the way out, for a word that has no translation."""
-    env = list(takewhile(_ASSIGNED.fullmatch, words))
-    line = list(words[len(env) :])
+    neither. UsageError, with the way out, for a token that has no translation."""
+    env = list(takewhile(_ASSIGNED.fullmatch, tokens))
+    line = list(tokens[len(env) :])
     if python := line and PYTHON.fullmatch(PurePosixPath(line[0]).name):
         line = list(dropwhile("-u".__eq__, line[1:]))
     module = line[:1] == ["-m"]
@@ -61,7 +65,7 @@ def launch_words(words: Sequence[str]) -> list[str] | None:
     script = python and module or (python or env) and line and re.fullmatch(r"[^-].*\.py", line[0])
     if not (key or script):
         return None
-    path = words[len(env)]
+    path = tokens[len(env)]
     given = [*_env(env), *(["--python", path] if python and "/" in path else [])]
     if key is None:
         return [*given, *line]
@@ -76,54 +80,94 @@ def launch_words(words: Sequence[str]) -> list[str] | None:
     return [*given, *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
 
 
-def _env(words: Sequence[str]) -> Iterator[str]:
+def _env(tokens: Sequence[str]) -> Iterator[str]:
     from fleet.inventory.secret import SECRET  # a misspelt verb needs no inventory
 
-    for name, value in (word.split("=", 1) for word in words):
+    for name, value in (token.split("=", 1) for token in tokens):
         if SECRET.search(name):
             raise UsageError(f"{name} may be a secret, which no hint repeats", hint=f"export it, and give --env {name}")
         yield from ("--env", f"{name}={value}")
 
 
 def carried(
-    options: Mapping[str, Known], words: Sequence[str], ours: Mapping[str, bool] = {}
+    options: Mapping[str, Known], tokens: Sequence[str], ours: Mapping[str, bool] = {}
 ) -> tuple[list[str], list[str]]:
-    """(options of theirs as `fleet launch` has them, the script and all behind it). UsageError for one that has no
+    """(options of theirs as `fleet launch` has them, the script and all after it). UsageError for one that has no
     translation. ours: fleet's own options, which stay -> whether a value follows."""
-    made, rest = list[list[str]](), list(words)
+    made, rest = list[list[str]](), list(tokens)
+    for typed, known, value in each_option(options, rest, ours):
+        if known is None and bare(typed) == "sbatch-arg" and value:
+            made.append(_passed_on(options, value) or _option(typed, value))
+        elif known is None:
+            made.append(_option(typed, value))
+        elif known.name == "module" and known.takes == "=":
+            return [*chain(*made), "-m"], [str(value), *rest]
+        else:
+            fleets = as_fleets(typed, known, value)
+            made += [fleets] if fleets not in made else []
+    return [*chain(*made)], ["--", *rest] if rest and rest[0][:1] == "-" else rest
+
+
+def _passed_on(options: Mapping[str, Known], argument: str) -> list[str]:
+    """Returns what one --sbatch-arg is in fleet's own options; [] where it is to stay as it is."""
+    try:
+        tokens, more = carried(options, tokens_of(argument))
+    except UsageError:  # who writes the script says why
+        return []
+    return [] if more else tokens
+
+
+def tokens_of(argument: str) -> list[str]:
+    """Splits one --sbatch-arg into an option and its value, which may have blanks."""
+    tokens = argument.split(None, 1)
+    return [argument] if not tokens or "=" in tokens[0] else tokens
+
+
+def each_option(
+    options: Mapping[str, Known], rest: list[str], ours: Mapping[str, bool] = {}
+) -> Iterator[tuple[str, Known | None, str | None]]:
+    """Takes the options at the beginning of `rest` out of it: (as it was typed, None where it is one of ours, its
+    value). UnknownOption, and UsageError where a value is missing."""
     while rest and rest[0][:1] == "-":
-        typed, equals, value = _split(options, rest.pop(0))
-        own, known = ours.get(typed.replace("_", "-")), options.get(bare(typed))
+        typed, equals, value = _split(options, ours, rest.pop(0))
+        own, known = ours.get(typed.replace("_", "-")), known_as(options, typed)
         if typed == "--":
-            break
+            return
+        if own and known is not None and not (known.takes or equals or (rest and rest[0].isdecimal())):
+            own = None  # sbatch's --requeue is a flag, and fleet's has a number
+        glued = equals and typed[1:2] != "-"
+        if own is False and equals and not glued and known is not None and known.takes:
+            own = None  # sbatch's --exclusive may have a value
+        if own is False and glued and known is not None and known.takes and not _flags(value, ours):
+            if known.name != "module":
+                hint = f"write {typed} alone, or --{known.name}={value}"
+                raise UsageError(f"{typed}{value}: {typed} is fleet's own, and has no value", hint=hint)
+            own = None
         if own is None and known is None:
-            raise UsageError(f"{typed}: no such option there", hint="what is the script's own stands behind it")
+            raise UnknownOption(f"{typed}: no such option there", hint="what is the script's own stands behind it")
+        flag = own is False or (own is None and known is not None and not known.takes)
+        if flag and glued:
+            rest.insert(0, f"-{value}")  # -Hk
+            equals = ""
+        elif flag and equals:
+            raise UsageError(f"{typed} has no value", hint=f"write {typed}")
         needs = own if own is not None else known is not None and known.takes == "="
         if needs and not equals:
             if not rest:
                 raise UsageError(f"{typed}: its value is missing", hint="see fleet launch --help")
-            value = rest.pop(0)
-        if own is not None or known is None:
-            made.append(_option(typed, value if needs else None))
-        elif known.name == "module" and needs:
-            return [*chain(*made), "-m"], [value, *rest]
-        else:
-            fleets = as_fleets(typed, known, value if needs or equals else None)
-            made += [fleets] if fleets not in made else []
-    return [*chain(*made)], rest
+            equals, value = "=", rest.pop(0)
+        yield typed, None if own is not None else known, value if equals else None
 
 
 def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
     """Returns an option, and its value, as `fleet launch` has them: [] where fleet does that itself."""
-    name = SAME.get(known.name, known.name)
-    why, instead = (REFUSED_IN_JOBS if known.tool == "sbatch" else REFUSED).get(name, ("", ""))
+    name, sbatch = SAME.get(known.name, known.name), known.tool == "sbatch"
+    why, instead = (REFUSED_IN_JOBS if sbatch else REFUSED).get(name, ("", ""))
     if value == "":
         raise UsageError(f"{typed}: its value is empty", hint="is a variable in it not set?")
-    if known.passed:
-        option = typed if typed[:2] == "--" else f"--{name}"
-        return [
-            f"{'--sbatch-arg' if known.tool == 'sbatch' else '--engine-arg'}={option}" + (f"={value}" if value else "")
-        ]
+    if known.passed or (known.takes == "=?" and value and not why):
+        option = f"--{name}" if sbatch or typed[:2] != "--" else typed
+        return [f"{'--sbatch-arg' if sbatch else '--engine-arg'}={option}" + (f"={value}" if value else "")]
     if name == "rdzv-endpoint":
         address, port = (
             as_fleets(typed, Known(known.tool, part, "=", False), it) if it else []
@@ -132,13 +176,22 @@ def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
         return address + port
     if (exact := EXACT.get((name, value or ""))) is not None or (instead == ITSELF and name != "rdzv-backend"):
         return [*(exact or ())]
-    if write := _INSTEAD.match(instead):
+    if not sbatch and (write := _INSTEAD.match(instead)):
         return _option(write[1], value or write[2])
     if why:
         raise UsageError(f"{typed}: {why}", hint=instead)
     if name in VALUES and not re.fullmatch(VALUES[name][0], value or ""):
         raise UsageError(f"{typed} {value}: fleet takes no such value", hint=VALUES[name][1])
     return _option(SHORT.get(name, f"--{name}"), value)
+
+
+def known_as(options: Mapping[str, Known], typed: str) -> Known | None:
+    """Returns the option that was typed; of sbatch's, as getopt_long reads it, the beginning of a name will do."""
+    name = bare(typed)
+    if name in options or typed[:2] != "--" or not name:
+        return options.get(name)
+    begun = {it.name: it for known, it in options.items() if known.startswith(name) and it.tool == "sbatch"}
+    return next(iter(begun.values())) if len(begun) == 1 else None
 
 
 def endpoint(text: str) -> tuple[str, str | None]:
@@ -153,11 +206,16 @@ def bare(option: str) -> str:
     return option.lstrip("-").replace("_", "-")
 
 
-def _split(options: Mapping[str, Known], word: str) -> tuple[str, str, str]:
-    """(an option, "=" where a value is in the word, the value)."""
-    option, equals, value = word.partition("=")
-    attached = word[1:2] != "-" and bare(option) not in options and word[1:2] in options  # -N2
-    return (word[:2], "=", word[2:]) if attached else (option, equals, value)
+def _split(options: Mapping[str, Known], ours: Mapping[str, bool], token: str) -> tuple[str, str, str]:
+    """(an option, "=" where a value is in the token, the value)."""
+    option, equals, value = token.partition("=")
+    short = token[1:2] != "-" and len(option) > 2 and (token[1:2] in options or token[:2] in ours)
+    attached = short and bare(option) not in options  # -N2, -vq
+    return (token[:2], "=", token[2:]) if attached else (option, equals, value)
+
+
+def _flags(flags: str, ours: Mapping[str, bool]) -> bool:
+    return all(ours.get(f"-{letter}") is False for letter in flags)
 
 
 def _option(name: str, value: str | None) -> list[str]:

@@ -1,1 +1,1 @@
-"""Text -> Inventory: YAML and hostfiles, found, read, narrowed and converted."""
+"""Finds, reads, selects from and converts inventories: YAML files and hostfiles."""

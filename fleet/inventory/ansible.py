@@ -1,4 +1,4 @@
-"""An inventory of ansible's, INI or YAML: its hosts, and how they are reached; `fleet init` reads it."""
+"""Reads an inventory of Ansible, INI or YAML, for `fleet init`: its hosts, and how they are reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fleet.errors import InventoryError
 from fleet.inventory.yaml_tree import read_tree
 
-# theirs -> a field of a host; each also as ansible_ssh_*, which older files have
+# Ansible's variable -> a field of a host; older files have ansible_ssh_* for each
 FIELDS = {
     "ansible_host": "address",
     "ansible_port": "port",
@@ -32,7 +32,7 @@ def is_ansible(text: str) -> bool:
 
 
 def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
-    """Node set -> its fields, as texts, in the file's order. InventoryError where it is not understood."""
+    """Returns node set -> its fields, as texts, in the file's order. Raises InventoryError if it is not understood."""
     found = dict[str, dict[str, Any]]()
     try:
         in_yaml = re.search(r"(?m)^\w+:(\s|$)", text) is not None
@@ -50,7 +50,7 @@ def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
 def _known(variables: Vars) -> Iterator[tuple[str, Any]]:
     for key, value in variables.items():
         name = str(key).replace("ansible_ssh_", "ansible_")
-        if name in FIELDS and "{{" not in str(value):  # a template's value is known to ansible alone
+        if name in FIELDS and "{{" not in str(value):  # only Ansible can expand a template
             yield name, value
 
 

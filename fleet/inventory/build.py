@@ -1,7 +1,7 @@
-"""Collects what a file has about hosts and makes an Inventory of it: what every dialect must hold to.
+"""Collects the hosts of a file and makes an Inventory of them, for every dialect.
 
-Duplicates, two names for one machine, groups that contain themselves and jump hosts that lead back to their
-start are errors here, with their lines.
+It reports errors with their lines: duplicates, two names for one machine, groups that contain themselves, and jump
+hosts that form a loop.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fleet.model import Host, Inventory
 
 @dataclass
 class Builder:
-    """source: the file's name for messages. lines: host name -> the line it was named on. groups: name -> the
-    expressions whose union it is, and its line."""
+    """Builds an Inventory. source: the file's name for messages. lines: host name -> its line. groups: name -> (the
+    expressions of its members, its line)."""
 
     source: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -34,20 +34,20 @@ class Builder:
     groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def fail(self, line: int, message: str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
-        """Raises the InventoryError that names the place."""
+        """Raises an InventoryError with the place."""
         host = None if host is None else printable(host)
         raise InventoryError(message, hint=hint, where=f"{self.source}:{line}", host=host) from None
 
     @contextmanager
     def at(self, line: int, host: str | None = None, about: str = "") -> Iterator[None]:
-        """Names the place of a FieldError. about: what its message begins with."""
+        """Adds the place to a FieldError. about: the begin of its message."""
         try:
             yield
         except FieldError as error:
             self.fail(line, about + error.message, hint=error.hint, host=host)
 
     def add_hosts(self, nodeset: str, values: Mapping[str, Any], line: int) -> None:
-        """The hosts of a node set, all with these field values (parsed; None clears a default)."""
+        """Adds the hosts of a node set, all with these parsed field values; None clears a default."""
         with self.at(line):
             names = expand(nodeset)
         if len(names) + len(self._hosts) > MAX_HOSTS:
@@ -70,7 +70,7 @@ class Builder:
             self._hosts.append(self._host(name, values, line))
 
     def build(self) -> Inventory:
-        """The Inventory, after the checks that need all of it."""
+        """Returns the Inventory, after the checks that need all hosts."""
         if not self._hosts:
             raise InventoryError("names no hosts", where=self.source, hint="one host on a line: gpu1 slots=8")
         self._check_machines()
@@ -103,10 +103,10 @@ class Builder:
         return Host(name=name, **merged)
 
     def _check_machines(self) -> None:
-        """Two names for one sshd would give one machine two node ranks."""
+        """Refuses two names for one sshd, because one machine would get two node ranks."""
         seen: dict[tuple[str, int, str | None], str] = {}
         for host in self._hosts:
-            # by different jump hosts the same private address is another machine
+            # the same private address through different jump hosts means different machines
             key = (canonical(host.address), host.port or 22, host.proxy_jump)
             if key in seen:
                 self.fail(
@@ -119,7 +119,7 @@ class Builder:
             seen[key] = host.name
 
     def _check_jumps(self) -> None:
-        """A path of jump hosts must end."""
+        """Refuses jump hosts that form a loop."""
         jumps = {h.name: hops(h) & self.lines.keys() for h in self._hosts}
         try:
             TopologicalSorter(jumps).prepare()
@@ -134,5 +134,5 @@ class Builder:
 
 
 def hops(host: Host) -> set[str]:
-    """The jump hosts that may be hosts of the inventory: one with a user or a port is spelled out, and is none."""
+    """Returns the jump hosts that may be hosts of the inventory: those without a user or a port."""
     return {hop for hop in (host.proxy_jump or "").split(",") if not re.search(r"[@:\[]", hop)}

@@ -1,7 +1,7 @@
-"""An inventory as other tools read it. Every format is a pure function Inventory -> text.
+"""Converts an inventory to the formats of other tools. Every format is a pure function Inventory -> text.
 
-Names, addresses and users were validated when they were read; what is free text (paths, env) is quoted for its
-format here, or refused where the format cannot hold it.
+Names, addresses and users were validated when they were read. Free text (paths, env) is quoted here, or refused if the
+format cannot hold it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet.slurmconf import node_line
 
 
 def report(inventory: Inventory) -> Report:
-    """`fleet hosts --json`: every field of every host under its name, with the node rank it would get."""
+    """Returns the report of `fleet hosts --json`: every field of every host, with its node rank."""
     results = tuple(
         Result(host.name, True, data={"node_rank": node_rank, **plain(host)})
         for node_rank, host in enumerate(inventory.hosts)
@@ -38,7 +38,7 @@ def report(inventory: Inventory) -> Report:
 
 
 def _deepspeed(inventory: Inventory) -> str:
-    """DeepSpeed reads up to slots=N and skips what follows it; fleet reads all of it back."""
+    """Returns a DeepSpeed hostfile. DeepSpeed skips the text after slots=N, which fleet reads."""
     chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
     _refuse_devices(
         inventory,
@@ -54,7 +54,7 @@ def _devices(host: Host) -> str:
 
 
 def _refuse_devices(inventory: Inventory, form: str, hint: str) -> None:
-    """Slots are the first devices: others would be swapped for those without a message."""
+    """Refuses devices that are not the first ones: in such a format, slots always mean the first devices."""
     for host in inventory.hosts:
         if host.devices is not None and host.devices != tuple(range(len(host.devices))):
             raise InventoryError(
@@ -88,13 +88,13 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
 
 
 def _mpi(inventory: Inventory) -> str:
-    """Open MPI's form. A host without slots is left to mpirun, which takes one."""
+    """Returns a hostfile of Open MPI. For a host without slots, mpirun takes one."""
     _refuse_devices(inventory, "an MPI hostfile", "write whole hosts, and have mpirun set CUDA_VISIBLE_DEVICES")
     return "".join(f"{h.name}\n" if h.slots is None else f"{h.name} slots={h.slots}\n" for h in inventory.hosts)
 
 
 def _pdsh(inventory: Inventory) -> str:
-    """For pdsh -w "$(...)": a WCOLL file cannot hold users. pdsh splits USER@HOST at the first '@'."""
+    """Returns hosts for pdsh -w "$(...)", as a WCOLL file cannot hold users. pdsh splits USER@HOST at the first '@'."""
     for host in inventory.hosts:
         if "@" in (host.user or ""):
             raise InventoryError(f"pdsh cannot be told the user {host.user}", host=host.name, where=inventory.source)
@@ -102,7 +102,7 @@ def _pdsh(inventory: Inventory) -> str:
 
 
 def _slurm(inventory: Inventory) -> str:
-    """Lines of slurm.conf. A slot is a GPU; CPUs and memory come from the hosts: `fleet slurm-conf` queries them."""
+    """Returns lines of slurm.conf. A slot is a GPU. CPUs and memory are missing: `fleet slurm-conf` queries them."""
     return "".join(
         node_line(h.name, NodeAddr=h.address if h.address != h.name else None, Gres=h.slots and f"gpu:{h.slots}")
         for h in inventory.hosts
@@ -110,7 +110,7 @@ def _slurm(inventory: Inventory) -> str:
 
 
 def jump_hosts(inventory: Inventory) -> list[Host]:
-    """The unselected hosts that the selected ones are reached through, in the file's order."""
+    """Returns the unselected hosts through which selected hosts are reached, in the file's order."""
     others = {host.name: host for host in inventory.unselected}
     needed: set[str] = set()
     todo = list(inventory.hosts)
@@ -122,7 +122,7 @@ def jump_hosts(inventory: Inventory) -> list[Host]:
 
 
 def _ssh_config(inventory: Inventory) -> str:
-    """Also the jump hosts that were not selected: without them the others are not reached."""
+    """Returns an ssh config. It also has the unselected jump hosts, which the others need."""
     hosts = [*inventory.hosts, *jump_hosts(inventory)]
     return "\n".join(_ssh_config_block(host, inventory) for host in hosts)
 
@@ -145,7 +145,7 @@ def _ssh_config_block(host: Host, inventory: Inventory) -> str:
 
 
 def _ansible(inventory: Inventory) -> str:
-    """A YAML inventory; hosts in order, groups as children."""
+    """Returns a YAML inventory of Ansible, with hosts in order and groups as children."""
     document: dict[str, Any] = {"hosts": {host.name: _ansible_vars(host, inventory) for host in inventory.hosts}}
     if ALL in inventory.groups:
         raise InventoryError("group 'all' is every host in Ansible", where=inventory.source, hint="rename the group")
@@ -170,8 +170,8 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
 
 
 def _jumps(host: Host, inventory: Inventory) -> str:
-    """Its jump hosts, outermost first, for an ssh that knows nothing of the inventory. One with a key of its own keeps
-    its name: only an ssh config, fleet's own or one of --format ssh-config, can express that."""
+    """Returns a host's jump hosts, outermost first, for an ssh that does not know the inventory. A jump host with a key
+    of its own keeps its name, as only an ssh config can express that."""
     known = {each.name: each for each in (*inventory.hosts, *inventory.unselected)}
 
     def spelled(hop: str) -> str:
@@ -185,7 +185,7 @@ def _jumps(host: Host, inventory: Inventory) -> str:
     return ",".join(map(spelled, (host.proxy_jump or "").split(",")))
 
 
-# each ends in a newline; InventoryError where the form cannot express it
+# each text ends with a newline; a format raises InventoryError for an inventory that it cannot express
 FORMATS: dict[str, Callable[[Inventory], str]] = {
     "names": lambda inventory: "".join(f"{name}\n" for name in inventory.names),
     "nodeset": lambda inventory: fold(inventory.names) + "\n",

@@ -1,8 +1,8 @@
-"""The fields a host may have, and what each accepts. One table for YAML and hostfiles alike.
+"""Defines the fields of a host and the values that each accepts, for YAML and hostfiles alike.
 
-Every parser takes text and returns the value of the matching model.Host field, or raises FieldError; who calls
-it knows the file and the line. Values end up in argv, ssh configs and programs. So what could be read as an option, a
-pattern or an escape code is refused here, once.
+Every parser takes text and returns the value of the model.Host field, or raises FieldError; its caller adds the file
+and the line. Values end up in argv, ssh configs and programs. So text that could be an option, a pattern or an escape
+code is refused here.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]
 
 
 class FieldError(InventoryError):
-    """A value that its field does not accept. The reader of the file adds its place."""
+    """Reports a value that its field does not accept. The reader of the file adds its place."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
 
 
 def printable(text: str, most: int = 60) -> str:
-    """Text of a file or a node without what could drive a terminal or begin a line, and not longer than a line."""
+    """Returns text of a file or a node with control characters escaped, at most `most` characters of it."""
     text = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(text: str) -> str:
-    """Text from a file as a message quotes it."""
+    """Returns text from a file as a message quotes it."""
     return f"'{printable(text)}'"
 
 
-def suggest(word: str, known: Iterable[str]) -> str | None:
-    """The hint for a misspelt token: the nearest known one, or None."""
-    near = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
+def suggest(token: str, known: Iterable[str]) -> str | None:
+    """Returns the hint for a misspelt token: the nearest known one. None if none is near."""
+    near = difflib.get_close_matches(token[:100], list(known), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else None
 
 
 def host_name(text: str) -> str:
-    """A host's name as logs, JSON, file names and node sets use it."""
+    """Returns a host's name, which logs, JSON, file names and node sets can hold. Raises FieldError for other text."""
     if not NAME.fullmatch(text):
         hint = "names are letters, digits and ._:%-, and start with a letter, a digit or _"
         if is_ipv6(text):
@@ -69,7 +69,7 @@ def host_name(text: str) -> str:
         raise FieldError(f"{shown(text)} is not a host name", hint)
     if len(text) > MAX_NAME:
         raise FieldError(f"host name {shown(text)} is longer than {MAX_NAME} characters")
-    if re.search(r"[0-9]{91}", text):  # node sets count in numbers below 1e100
+    if re.search(r"[0-9]{91}", text):  # ClusterShell's node sets hold numbers below 1e100
         raise FieldError(f"host name {shown(text)} holds a number of more than 90 digits")
     return text
 
@@ -84,7 +84,7 @@ def is_ipv6(text: str) -> bool:
 
 
 def address(text: str) -> str:
-    """A host name, an IPv4 or an IPv6 address (a zone is fine: fe80::1%eth0)."""
+    """Returns a host name, an IPv4 or an IPv6 address, which may have a zone: fe80::1%eth0. Raises FieldError."""
     if ":" in text:
         base, mark, zone = text.partition("%")
         if is_ipv6(base) and (not mark or _HOSTNAME.fullmatch(zone)):
@@ -95,7 +95,7 @@ def address(text: str) -> str:
         hint = "the user has a key of its own: user" if "@" in text else None
         raise FieldError(f"{shown(text)} is not a host name or an IP address", hint)
     if re.search(r"(^|\.)[0-9]+\.?$", text):
-        # the resolver reads '1' as 0.0.0.1 and '10.1' as 10.0.0.1: never what was meant
+        # the resolver reads '1' as 0.0.0.1 and '10.1' as 10.0.0.1, which no user means
         try:
             ipaddress.IPv4Address(text)
         except ValueError:
@@ -178,6 +178,12 @@ def _unexpanded(text: str) -> str:
     return _path(text)
 
 
+def _rules(text: str) -> str:
+    """Ids of rules; which there are is not known here."""
+    one = _matching(re.compile(r"[a-z][a-z0-9-]*"), "a rule's id", "'fleet check' shows it in brackets after a finding")
+    return ",".join(one(part.strip()) for part in text.split(","))
+
+
 def _host_key(text: str) -> str:
     return _fingerprint(text).rstrip("=")
 
@@ -193,14 +199,14 @@ _fingerprint = _matching(
 
 
 class Field(NamedTuple):
-    """A field of a host. parse: text -> value, or FieldError. example and means: for the reference in docs/."""
+    """Describes a field of a host. parse: text -> value, or FieldError. example, means: for the reference in docs/."""
 
     parse: Callable[[str], Any]
     example: str
     means: str
 
 
-# model.Host's fields but name and env, which are no plain text
+# the fields of model.Host, without name and env, which are no plain text
 FIELDS = {
     "address": Field(address, "203.0.113.10", "where SSH goes; default: the host's name"),
     "data_address": Field(address, "192.168.0.7", "where training traffic goes (`MASTER_ADDR`); default: `address`"),
@@ -223,14 +229,19 @@ FIELDS = {
     ),
     "activate": Field(_line, "source ~/train/bin/activate", "a shell line that runs before commands and ranks"),
     "workdir": Field(_unexpanded, "~/work", "where code lives; default: the path of the head's current folder"),
+    "ignore": Field(
+        _rules,
+        "[gpu-power-cap, kernel]",
+        "[rules](rules.md) that do not judge it: shown as silenced; what protects runs and code cannot be",
+    ),
 }
 HOST_KEYS = (*FIELDS, "env")
-# What belongs to one machine cannot be a default, nor be set for several hosts at once.
+# fields of a single machine: they cannot be defaults, nor be set for several hosts at once
 OF_ONE_HOST = frozenset({"address", "data_address", "host_key"})
 
 
 def parse_field(key: str, text: str) -> Any:
-    """The value of field `key`, or FieldError that names the key."""
+    """Returns the value of field `key`. Raises FieldError with the key."""
     if key not in FIELDS:
         raise unknown_key(key, HOST_KEYS)
     try:
@@ -245,7 +256,7 @@ def unknown_key(key: str, known: Iterable[str]) -> FieldError:
 
 
 def env_item(name: str, value: str) -> tuple[str, str]:
-    """One environment variable, checked. FLEET_RUN_ID is refused: a run is found by it."""
+    """Returns a checked environment variable. Refuses FLEET_RUN_ID, by which a run is found."""
     if not ENV_NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise FieldError(f"env: {shown(name)} is not a variable name")
     if name == "FLEET_RUN_ID":

@@ -1,4 +1,4 @@
-"""Finds which file is the inventory, and reads it."""
+"""Finds the inventory file and reads it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) -> Path:
-    """The inventory file: `explicit` (-i), else $FLEET_INVENTORY, else ./fleet.yaml, else ./hostfile.
+    """Returns the inventory file: `explicit` (-i), else $FLEET_INVENTORY, else ./fleet.yaml, else ./hostfile.
 
-    "lab" means the lab's; a file of that name is ./lab. Who names a file gets that file or an
-    InventoryError, never another one.
+    "lab" means the lab's inventory; a file of that name is ./lab. Raises InventoryError if a named file is missing.
     """
     for origin, value in (("-i", explicit), (f"${VARIABLE}", environ.get(VARIABLE) or None)):
         if value is None:
             continue
         if value == LAB:
-            from fleet.lab.state import inventory_path  # the lab is loaded only where it is requested
+            from fleet.lab.state import inventory_path  # the lab's modules are loaded on request only
 
             return inventory_path()
         path = cwd / Path(value).expanduser() if value.startswith("~/") else cwd / value
@@ -55,13 +54,13 @@ def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) 
 
 
 def load(path: Path) -> Inventory:
-    """Read an inventory file: YAML when it is called so or looks so, else a hostfile. InventoryError with line."""
+    """Reads an inventory file. Raises InventoryError with the line."""
     source = display(path)
     return parse(read(path, source), source)
 
 
 def read(path: Path, source: str) -> bytes:
-    """A file's bytes. InventoryError: it cannot be read, or is too large."""
+    """Returns a file's bytes. Raises InventoryError if it cannot be read or is too large."""
     try:
         own = str(path).startswith(("/dev/", "/proc/"))  # a descriptor of this process: <(...), /dev/stdin
         with open(path, "rb") if own else open_regular(str(path)) as stream:
@@ -75,7 +74,7 @@ def read(path: Path, source: str) -> bytes:
 
 
 def parse(raw: bytes, source: str) -> Inventory:
-    """An inventory from a file's bytes; `source` is its name, for messages and for its ending."""
+    """Returns the inventory in a file's bytes. source: its name, for messages and for is_yaml()."""
     text = decode(raw, source)
     try:
         inventory = parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)
@@ -84,17 +83,17 @@ def parse(raw: bytes, source: str) -> Inventory:
             raise
         hint = f"fleet -i {DEFAULT_FILES[0]} init {shlex.quote(source)}"
         raise InventoryError("is an inventory of ansible's", where=source, hint=hint) from None
-    read_section(inventory)  # what makes no sense there is reported now, whatever the verb
+    read_section(inventory)  # every verb reports errors of the section
     return inventory
 
 
 def is_yaml(text: str, source: str) -> bool:
-    """Is true where a file is read as YAML: by its name, or by its look."""
+    """Is true if a file is YAML, by its name or its content."""
     return source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text)
 
 
 def decode(raw: bytes, source: str) -> str:
-    """A file's text. InventoryError where it is none."""
+    """Returns a file's text. Raises InventoryError if it is no text."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -109,7 +108,7 @@ def decode(raw: bytes, source: str) -> str:
 
 
 def display(path: Path) -> str:
-    """The path as messages show it: relative where it lies below the current folder."""
+    """Returns the path for messages: relative if it is below the current folder."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (OSError, ValueError):

@@ -1,15 +1,15 @@
-"""Hostfiles: one host (or node set) on a line, in the dialects of DeepSpeed, Open MPI, MPICH and Colossal-AI.
+"""Reads hostfiles: one host (or node set) on a line, in the dialects of DeepSpeed, Open MPI, MPICH and Colossal-AI.
 
-    gpu1 slots=8                                    DeepSpeed
-    gpu2 slots=8 max_slots=8                        Open MPI; also max-slots
-    gpu3:8                                          MPICH; [fe80::1]:8 for an IPv6 address
-    gpu4                                            Colossal-AI
-    root@gpu5  root@10.0.0.5:33021                  as ssh and scp have it
-    ssh root@10.0.0.6 -p 33021 -i ~/.ssh/id_x       as it was pasted; also -l, -J and -o Port=33021
+    gpu1 slots=8                                    DeepSpeed.
+    gpu2 slots=8 max_slots=8                        Open MPI; also max-slots.
+    gpu3:8                                          MPICH; [fe80::1]:8 for an IPv6 address.
+    gpu4                                            Colossal-AI.
+    root@gpu5  root@10.0.0.5:33021                  As for ssh and scp.
+    ssh root@10.0.0.6 -p 33021 -i ~/.ssh/id_x       A pasted line; also -l, -J and -o Port=33021.
     gpu[05-08] slots=4 user=root port=33 activate="source /opt/rh/devtoolset-7/enable" env=NCCL_DEBUG=WARN
 
-Dialects may be mixed. After the name come the fields of a host as KEY=VALUE; a value with blanks takes quotes,
-and env=NAME=VALUE may be repeated. '#' at the start of a token starts a comment.
+Dialects may be mixed. The fields of a host follow its name as KEY=VALUE. A value with blanks needs quotes, and
+env=NAME=VALUE may be repeated. '#' at the start of a token starts a comment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fleet.inventory.fields import (
 from fleet.inventory.slips import LOGIN, is_like_a_port
 from fleet.model import Inventory
 
-_TOKEN = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
+_TOKEN = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<token>(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'])+))""", re.DOTALL)
 _QUOTED = re.compile(r""""((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
 _MPICH = re.compile(r"(?P<name>[^:]+|\[(?P<v6>[^\[\]]*:[^\[\]]*)\]):(?P<slots>[^:]*)")
 _MAX_SLOTS = ("max_slots", "max-slots")
@@ -44,8 +44,8 @@ _ONE_LINE = "write KEY=VALUE, without blanks around '=', and one host on a line"
 
 
 class Line(NamedTuple):
-    """Holds one line. name: a node set. values: field -> parsed value. login: it is a log-in, without a name of its
-    own. left: options of ssh that do not describe a host."""
+    """Holds one line. name: a node set. values: field -> parsed value. login: the line is a log-in without a host name.
+    left: options of ssh that do not describe a host."""
 
     number: int
     name: str
@@ -55,7 +55,7 @@ class Line(NamedTuple):
 
 
 def parse_hostfile(text: str, source: str) -> Inventory:
-    """The inventory that a hostfile's text describes; InventoryError with file, line and hint."""
+    """Returns the inventory in a hostfile's text. Raises InventoryError with file, line and hint."""
     builder = Builder(source)
     lines = read_lines(text, builder)
     times = Counter(name for name, _ in {(line.name, line.values.get("port")) for line in lines})
@@ -63,7 +63,7 @@ def parse_hostfile(text: str, source: str) -> Inventory:
         if left:
             entry = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
             builder.fail(number, f"{shown(' '.join(left))} says nothing about a host", hint=f"leave it out: {entry}")
-        if login and times[name] > 1:  # log-ins to one address differ in their ports, and so do their names
+        if login and times[name] > 1:  # log-ins to one address differ in their ports, which the names show
             builder.add_hosts(f"{name}-{values.get('port', 22)}", {"address": name, **values}, number)
         else:
             builder.add_hosts(name, values, number)
@@ -71,7 +71,7 @@ def parse_hostfile(text: str, source: str) -> Inventory:
 
 
 def read_lines(text: str, builder: Builder) -> list[Line]:
-    """The lines that name hosts; the builder reports what is not understood."""
+    """Returns the lines that name hosts. The builder reports lines that are not understood."""
     lines = list[Line]()
     for number, raw in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
         name = None
@@ -89,7 +89,7 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
 
 
 def _tokens(line: str) -> list[str]:
-    """The line's tokens with their quotes still on; comments are gone."""
+    """Returns the line's tokens with their quotes, without the comment."""
     tokens, position, line = [], 0, line.rstrip()
     while position < len(line):
         match = _TOKEN.match(line, position)
@@ -97,13 +97,13 @@ def _tokens(line: str) -> list[str]:
             raise FieldError(f"a quote is not closed in {shown(line[position:].strip())}")
         if match["comment"] is not None:
             break
-        tokens.append(match["word"])
+        tokens.append(match["token"])
         position = match.end()
     return tokens
 
 
 def _name(token: str) -> tuple[str, dict[str, Any]]:
-    """The first token: a node set, and MPICH's ':8' after it. A token with more colons is an IPv6 address."""
+    """Splits the first token into a node set and MPICH's ':8'. A token with more colons is an IPv6 address."""
     if "@" in token:
         host_name(token)
     match = _MPICH.fullmatch(token)
@@ -129,7 +129,7 @@ def _name(token: str) -> tuple[str, dict[str, Any]]:
 
 
 def _values(tokens: list[str], values: dict[str, Any]) -> dict[str, Any]:
-    """KEY=VALUE tokens to field values. values: what came before them."""
+    """Adds the field values of KEY=VALUE tokens to `values`."""
     env: dict[str, str] = {}
     limit: int | None = None
     for token in tokens:
@@ -166,19 +166,19 @@ def _unquoted(text: str) -> str:
 
 
 def is_hostfile(text: str) -> bool:
-    """Is true where text without a known file name is a hostfile and no YAML: no line reads 'key:' or '---'."""
+    """Is true if text is a hostfile and no YAML: no line reads 'key:' or '---'."""
     return not re.search(r"""(?m)^(?:---|["']?[\w.\[\],-]+["']?[ \t]*:(?:\s|$)|[{])""", text)
 
 
 def quote(text: str) -> str:
-    """A value as a hostfile writes it."""
+    """Returns a value, quoted for a hostfile if necessary."""
     if re.fullmatch(r"[^\s\"'\\#]+", text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 
-# -- log-ins as people have them at hand, "root@1.2.3.4:33021" and "ssh root@1.2.3.4 -p 33021"
-# ssh's own, as its getopt has them
+# -- log-ins as users copy them, "root@1.2.3.4:33021" and "ssh root@1.2.3.4 -p 33021"
+# the options of ssh, for getopt
 _OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 _FIELDS = {
     "-p": "port",
@@ -195,8 +195,8 @@ _HINT = "ssh root@10.0.0.1 -p 2222"
 
 
 class Login(NamedTuple):
-    """host: as it was written, a name, a node set or an address. values: field of a Host -> parsed value. left: options
-    of ssh that do not describe the host. rest: tokens after all that."""
+    """Holds a log-in. host: as written: a name, a node set or an address. values: field of a Host -> parsed value.
+    left: options of ssh that do not describe the host. rest: the tokens after the log-in."""
 
     host: str
     values: dict[str, Any]
@@ -204,12 +204,12 @@ class Login(NamedTuple):
     rest: Sequence[str]
 
 
-def read_login(words: Sequence[str]) -> Login | None:
-    """Returns the log-in of a line's tokens; None where they are none. Raises FieldError where ssh would not understand
-    them either."""
-    if len(words) > 1 and words[0] == "ssh" and not re.match(r"\w[\w-]*=", words[1]):  # else a host of that name
-        return _ssh(words[1:])
-    return _login(words[0], words[1:]) if "@" in words[0] or words[0].startswith("ssh://") else None
+def read_login(tokens: Sequence[str]) -> Login | None:
+    """Returns the log-in in a line's tokens, None if they are none. Raises FieldError for tokens that ssh would
+    refuse."""
+    if len(tokens) > 1 and tokens[0] == "ssh" and not re.match(r"\w[\w-]*=", tokens[1]):  # else a host of that name
+        return _ssh(tokens[1:])
+    return _login(tokens[0], tokens[1:]) if "@" in tokens[0] or tokens[0].startswith("ssh://") else None
 
 
 def _login(destination: str, rest: Sequence[str]) -> Login | None:
@@ -221,13 +221,12 @@ def _login(destination: str, rest: Sequence[str]) -> Login | None:
 
 
 def _bracketed(destination: str) -> str:
-    """ssh takes root@fd00::1 as it is: what follows a ':' there is no port."""
+    """Returns the destination with brackets around an IPv6 address: ssh reads no port in root@fd00::1."""
     user, at, host = destination.rpartition("@")
     return f"{user}{at}[{host}]" if is_ipv6(host) else destination
 
 
 def _ssh(argv: Sequence[str]) -> Login:
-    """Options, the host, options."""
     try:
         before, argv = getopt.getopt(list(argv), _OPTIONS)
         after, rest = getopt.getopt(argv[1:], _OPTIONS)

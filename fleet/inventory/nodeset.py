@@ -1,9 +1,9 @@
-"""Node sets, "gpu[01-04,07]", expanded by ClusterShell within bounds and in the order they were written.
+"""Expands node sets, "gpu[01-04,07]", within limits and in the written order, with the help of ClusterShell.
 
-Left to itself ClusterShell sorts, and reads groups from config files whose entries are shell commands. It expands
-"gpu[1-999999999]" in memory, and takes "gpu1[5-12]" for the 98 hosts gpu[15-112]. So it is given what it does well:
-RangeSet turns a bounded range into padded indexes, NodeSet (RESOLVER_NOGROUP) does the algebra and the folding; putting
-names together, in the order written, is done here.
+ClusterShell itself sorts, and reads groups from config files whose entries are shell commands. It expands
+"gpu[1-999999999]" in memory, and reads "gpu1[5-12]" as the 98 hosts gpu[15-112]. So only two parts of it are used:
+RangeSet makes padded indexes of a bounded range, and NodeSet (RESOLVER_NOGROUP) does the algebra and the folding. This
+module composes the names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MORE_DEVICES = re.compile(rf"(?:,{_DEVICE})+(?=\s*(?:[,!&^@]|$))")
 
 
 class Term(NamedTuple):
-    """One operand of an expression, how it joins what precedes it, and devices picked as in "gpu1:0,2"."""
+    """Holds one operand of an expression, the operator before it, and devices as in "gpu1:0,2"."""
 
     operator: str
     operand: str
@@ -42,10 +42,9 @@ class Term(NamedTuple):
 
 
 def expand(text: str) -> list[str]:
-    """The names of "a[3,1-2],b": a3, a1, a2, b, as written, repeated where the text repeats them.
+    """Returns the names of "a[3,1-2],b": a3, a1, a2, b, in the written order, with repetitions.
 
-    Only ranges and commas: what defines hosts. Operators and groups are `scan`'s. FieldError when it is not
-    understood.
+    It reads ranges and commas only, which define hosts; scan() reads operators and groups. Raises FieldError.
     """
     parts = [part.strip() for part in _split_commas(text)]
     if "" in parts:
@@ -56,8 +55,8 @@ def expand(text: str) -> list[str]:
 
 
 def scan(text: str, known: Container[str]) -> list[Term]:
-    """An expression's terms, in order. `known` names win where "fe80::1" could be a host and a device, and "root@gpu1"
-    two hosts."""
+    """Returns an expression's terms, in order. known: names of hosts, for "fe80::1" that could be a host with a device,
+    and "root@gpu1" that could be two hosts."""
     terms: list[Term] = []
     operator, position = ",", 0
     while True:
@@ -88,7 +87,7 @@ def scan(text: str, known: Container[str]) -> list[Term]:
 
 
 def algebra(parts: Iterable[tuple[str, Iterable[str]]]) -> NodeSet:
-    """(operator, names) pairs computed from left to right. A NodeSet has lost the written order."""
+    """Computes (operator, names) pairs from left to right. The NodeSet does not keep the written order."""
     result = NodeSet(resolver=RESOLVER_NOGROUP)
     for operator, names in parts:
         getattr(result, OPERATORS[operator])(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
@@ -96,7 +95,7 @@ def algebra(parts: Iterable[tuple[str, Iterable[str]]]) -> NodeSet:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Names as one node set, "gpu[01-04]"; those that do not fold are joined by commas."""
+    """Returns names as one node set, "gpu[01-04]", or joined by commas if they cannot be folded."""
     names = list(names)
     try:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
@@ -105,7 +104,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _split_commas(text: str) -> list[str]:
-    """Split at the commas outside of brackets, in linear time whatever the text, which holds no NUL."""
+    """Splits text without NUL at the commas outside of brackets, in linear time."""
     kept = _BRACKET.sub(lambda bracket: bracket[0].replace(",", "\0"), text)
     return [part.replace("\0", ",") for part in kept.split(",")]
 
@@ -115,7 +114,7 @@ def _ranges(body: str) -> list[str]:
 
 
 def _count(part: str) -> int:
-    """How many names a part without top-level commas has, computed without making them."""
+    """Returns the number of names of a part without top-level commas. Does not make the names."""
     return math.prod(sum(_range_length(r) for r in _ranges(b)) for b in _BRACKET.findall(part))
 
 

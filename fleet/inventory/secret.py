@@ -1,4 +1,4 @@
-"""Decides which values of variables may be written down or shown: those that are plainly no secret."""
+"""Decides which values of variables may be stored or shown: those that are plainly no secret."""
 
 from __future__ import annotations
 
@@ -10,26 +10,39 @@ SECRET = re.compile(
     "auth(?!or(?!iz))|cookie|login",
     re.IGNORECASE,
 )
-# a value of several parts, one of which has such a name: JSON, options, a header of HTTP
+# a value of several parts, one with such a name: JSON, options, an HTTP header
 _S = SECRET.pattern
 _NAMED = re.compile(rf"({_S})[\w-]*[\"']*\s*[=:]|-[\w-]*({_S})[\w-]*\s|\bbearer\s", re.IGNORECASE)
-# of libraries' settings; what of these is a secret has a name that shows it
+# settings of libraries; a secret among them has a name that shows it
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )
-# a login in an address, and how well-known keys begin
+# a login in an address, and the begin of well-known keys
 _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
-# of tokens that may be anything, a script's name among them: what is as long as a key, too
+# the same for arguments of a script, which may be any text: it must be as long as a key, too
 _KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9]{12}")
-_COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # what has a number is no secret: --max-tokens 512
+_LOWERCASE = re.compile("[a-z]{1,20}([/_.-][a-z]{1,20})*")
+_COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # with a number it is no secret: --max-tokens 512
 _TOKEN = re.compile("[A-Za-z0-9]+")
-MAX_VALUE, MAX_WORD, MAX_MIXED = 400, 20, 5  # characters; a token of both letters and digits may be a password
+# in a line for a shell: its tokens with their quotes, a value from elsewhere; values and names of no secret
+_SHELL_TOKEN = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;&|()<>'"\\])+""")
+_ELSEWHERE = re.compile(r"""`|\$(?!['"])|"[$`]""")
+_PLAIN = re.compile("[/~].*")
+_WHERE = re.compile("([_-](FILE|PATH|SOCK|BACKEND|STDIN)|^LOGIN)$", re.IGNORECASE)
+_HEADER = re.compile(
+    r"\b(authorization|bearer|cookie|[\w-]+-(?:token|key))\s*[:\s]\s*(?:(?:bearer|basic|token)\s+)?"
+    r"(?!bearer|basic|token|[\s$`'\":])",
+    re.IGNORECASE,
+)
+_BARE = re.compile("[A-Za-z0-9_-]{32,}")  # a key that a command takes as it is: wandb login KEY
+MAX_VALUE, MAX_TOKEN, MAX_MIXED = 400, 20, 5  # characters; a token that mixes digits with others may be a password
 Keep = Callable[[str, str], "str | None"]
 OPTIONS = ("--env", "--env-expand", "--var")
+COMMAND = "--notify"  # its value is one
 
 
 def kept(name: str, value: str) -> str | None:
-    """The value, where it is a setting, a number, a path or plain text; None for all that may be a secret."""
+    """Returns the value if it is a setting, a number, a path or plain text, None if it may be a secret."""
     if any(found.search(value) for found in (_GIVEN_AWAY, _NAMED)) or SECRET.search(name):
         return None
     if not value.isprintable() or len(value) > MAX_VALUE:
@@ -37,18 +50,18 @@ def kept(name: str, value: str) -> str | None:
     if _SETTINGS.match(name) or _is_number(value):
         return value
     tokens = _TOKEN.findall(value)
-    plain = all(len(w) <= (MAX_WORD if w.isalpha() or w.isdigit() else MAX_MIXED) for w in tokens)
+    plain = all(len(w) <= (MAX_TOKEN if w.isalpha() or w.isdigit() else MAX_MIXED) for w in tokens)
     return value if plain and value.isascii() else None
 
 
 def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
-    """Name -> value, None where it is not to be written down."""
+    """Returns name -> value, None for a value that may be a secret."""
     return {name: kept(name, value) for name, value in env.items()}
 
 
 def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = kept) -> list[str]:
-    """A command line as it may be shown or written down: of options that take NAME=VALUE, a value that is not kept is
-    ***. What follows -- is a command of which nothing is known."""
+    """Returns a command line for display. In options that take NAME=VALUE, or a command, a value that may be a secret
+    becomes ***. The arguments after -- are unchanged."""
 
     def hidden(pair: str) -> str:
         name, equals, value = pair.partition("=")
@@ -61,14 +74,17 @@ def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = k
             return [*out, *argv[len(out) :]]
         if out and out[-1] in options:
             out.append(hidden(arg))
+        elif out[-1:] == [COMMAND] or (option == COMMAND and equals):
+            name, value = (COMMAND + "=", pair) if out[-1:] != [COMMAND] else ("", arg)
+            out.append(arg if keep(COMMAND, value) is not None else f"{name}***")
         else:
             out.append(f"{option}={hidden(pair)}" if option in options and equals else arg)
     return out
 
 
-def masked_words(argv: Sequence[str]) -> list[str]:
-    """A script's command line as it may be shown to others: of --token=X, --api-key X and PASSWORD=X, and of what looks
-    like a key, the value is ***."""
+def masked_argv(argv: Sequence[str]) -> list[str]:
+    """Returns a script's command line for display. Values of --token=X, --api-key X and PASSWORD=X become ***, and
+    arguments that look like a key."""
 
     def is_secret(name: str, value: str) -> bool:
         found = SECRET.search(name)
@@ -86,9 +102,47 @@ def masked_words(argv: Sequence[str]) -> list[str]:
     return out
 
 
+def secret_in(line: str) -> str | None:
+    """Returns the name of a secret in a line for a shell, with *** for the secret; None where there is none. A value
+    that the shell takes from elsewhere is none: $NAME, $(command)."""
+    before = last = ""
+    for token in _SHELL_TOKEN.findall(line):
+        text = re.sub("['\"]", "", token)
+        option, equals, value = token.partition("=")
+        name = re.search(r"-*[\w.-]*$", option)[0]  # type: ignore[index]  # of the end there is an empty one
+        if not equals:
+            name, value = (before if before[:1] == "-" and token[:1] != "-" else ""), token
+        if re.search(r"\s", text) and (header := _HEADER.search(text)):
+            return f"{header[1]}: ***"
+        if _ELSEWHERE.match(value) and (found := _KEY.search(value)) and not found[0].startswith("://"):
+            return f"{name}{'=' if equals else ' '}***"  # a default: ${TOKEN:-hf_...}
+        if not _ELSEWHERE.match(value):
+            bare = re.sub("['\"]", "", value)
+            if _stands_for_itself(name, bare) or (equals and _KEY.search(bare)):
+                return f"{name}{'=' if equals else ' '}***"
+            if _KEY.search(text) or (last == "login" and _BARE.fullmatch(text)):
+                return "***" if last != "login" else "login ***"
+            if (
+                bare != value and re.search(r"\s", bare) and (inner := secret_in(bare))
+            ):  # a command of its own: bash -c '...'
+                return inner
+        before, last = ("" if equals else text), (last if token[:1] == "-" else text)
+    return None
+
+
+def _stands_for_itself(name: str, value: str) -> bool:
+    """Is true of a value that is the secret of this name: no file that has it, no number that counts something."""
+    found, bare = SECRET.search(name), name.lstrip("-")
+    if found is None or _WHERE.search(bare) or not value or _PLAIN.fullmatch(value):
+        return False
+    if name[:2] == "--" and found[0].lower() == "key" and _LOWERCASE.fullmatch(value):
+        return False  # --sort-key loss: a key has more than letters a to z
+    return not (_COUNTED.match(found[0]) and _is_number(value))
+
+
 def _is_number(value: str) -> bool:
     try:
-        float(value)
+        int(value, 16) if value[:2].lower() == "0x" else float(value)
     except ValueError:
         return False
-    return len(value) <= MAX_WORD
+    return len(value) <= MAX_TOKEN

@@ -1,11 +1,11 @@
-"""The inventory's `sync:` section, which a bare `fleet sync` carries:
+"""Reads the inventory's `sync:` section, for a `fleet sync` without arguments:
 
     sync:
       code: .                       # or {src: ., to: ~/work}
       data: [/data/set:/data/]      # PATH[:DEST], one or a list
       wheels: requirements.txt      # or a folder of wheels
 
-Paths mean what they mean on the command line: relative ones start at the current folder.
+Paths are as on the command line: relative ones start at the current folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ PARTS = ("code", "data", "wheels")
 
 @dataclass(frozen=True)
 class Section:
-    """code: (source, destination or None). data: PATH[:DEST] texts. wheels: a folder or a requirements file."""
+    """Holds the section. code: (source, destination or None). data: texts PATH[:DEST]. wheels: a folder or a
+    requirements file."""
 
     code: tuple[Path, str | None] | None
     data: tuple[str, ...]
@@ -31,7 +32,7 @@ class Section:
 
 
 def read_section(inventory: Inventory) -> Section:
-    """Pure. InventoryError names the file and what is wrong."""
+    """Returns the section of an inventory. Raises InventoryError. Pure."""
 
     def fail(message: str, hint: str | None = None) -> InventoryError:
         return InventoryError(f"sync: {message}", where=inventory.source, hint=hint)

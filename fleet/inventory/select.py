@@ -1,17 +1,17 @@
-"""-w, -x and groups: which hosts of an inventory, and which of their devices, a command works with.
+"""Selects hosts of an inventory, and their devices, by -w, -x and groups.
 
-An expression is node sets joined by ',' (and), '!' (without), '&' (only also in) and '^' (in one of both), read
-from left to right; '@group', '@all' and patterns like 'gpu*' match hosts. As DeepSpeed writes it, '@' between
-hosts joins too and ':0,2' after a host picks devices: 'gpu1@gpu2:0,2'. A command line also gives a meaning to '-',
-'^FILE' and '@failed'.
+An expression is node sets joined by ',' (and), '!' (without), '&' (only also in) and '^' (in one of both). It is read
+from left to right. '@group', '@all' and patterns like 'gpu*' match hosts. As in DeepSpeed, '@' between hosts also
+joins, and ':0,2' after a host picks devices: 'gpu1@gpu2:0,2'. A command line also gives a meaning to '-', '^FILE',
+'@failed' and '@unfit'.
 
-How the two '@' are distinguished: one that starts an operand (at the very start, or after , ! & ^ @) names a group,
-one after an operand joins. So 'gpu1@gpu2' is two hosts, 'gpu1,@a100' and 'gpu1@@a100' a host and a group.
-How ':' is: a host of exactly that name or address (an IPv6 address) wins, else the number after the last ':' is a
-device. An address means the host that has it, as `address` or `data_address`; a name wins over it.
+An '@' that starts an operand (at the very start, or after , ! & ^ @) names a group. An '@' after an operand joins. So
+'gpu1@gpu2' is two hosts; 'gpu1,@a100' and 'gpu1@@a100' are a host and a group. If a host has exactly that name or
+address, a ':' is a part of it (IPv6). Otherwise the number after the last ':' is a device. An address means the host
+with that `address` or `data_address`; a name has priority.
 
-Groups are expressions over host names, addresses and other groups, resolved against one inventory's hosts only: the one
-resolver for "@name", in `groups:` and in -w/-x. Nothing outside of the inventory is consulted.
+A group is an expression over host names, addresses and other groups of the same inventory. `groups:`, -w and -x share
+this resolver for "@name".
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ ALL = "all"
 MAX_DEPTH = 64
 _ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
-# host -> the devices that an expression picks of it, None where it means the whole host
+# host -> the devices that an expression picks, None for the whole host
 _Choice = Mapping[str, frozenset[int] | None]
-Given = Callable[[str], Sequence[str] | None]  # operand -> the expressions that it stands for; None: it is a plain one
+Given = Callable[[str], Sequence[str] | None]  # operand -> expressions that replace it, None for a plain operand
 
 
 def select(
@@ -46,20 +46,20 @@ def select(
     option: str = "-w",
     given: Given = lambda operand: None,
 ) -> Inventory:
-    """The inventory narrowed to -w's hosts without -x's, in its own order; None means no such option. option: what -w
-    is called where these are another one's. given: knows operands that have their hosts from elsewhere.
+    """Returns the inventory with only -w's hosts, without -x's, in its own order. None: no such option.
 
-    Picked devices become Host.devices, and slots their number. Groups keep the members that are left, and
-    `unselected` the other hosts. InventoryError: an unknown host, group or device, an expression that is not
-    understood, nothing left.
+    option: the name of -w in messages. given: replaces operands that name hosts in another way. Picked devices become
+    Host.devices, and slots their number. Groups keep their selected members, and `unselected` has the other hosts.
+    Raises InventoryError for an unknown host, group or device, an expression that is not understood, an empty
+    selection.
     """
     kept = list(inventory.hosts)
-    asked = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
-    for name, text in asked:
+    given_options = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
+    for name, text in given_options:
         choice = _choose(inventory, text, name, given)
         kept = [left for host in kept for left in _narrowed(host, choice, keep=name != "-x")]
-    if not kept and asked:
-        selection = " ".join(f"{name} {shown(text)}" for name, text in asked)
+    if not kept and given_options:
+        selection = " ".join(f"{name} {shown(text)}" for name, text in given_options)
         raise InventoryError(f"{selection} leaves no host", where=inventory.source)
     names = {host.name for host in kept}
     groups = {group: tuple(m for m in members if m in names) for group, members in inventory.groups.items()}
@@ -67,16 +67,16 @@ def select(
     return replace(inventory, hosts=tuple(kept), groups=groups, unselected=(*inventory.unselected, *out))
 
 
-def host_named(inventory: Inventory, option: str, word: str) -> Host:
-    """The host that a name or an address means; UsageError where none does, or several."""
+def host_named(inventory: Inventory, option: str, token: str) -> Host:
+    """Returns the host that a name or an address means. Raises UsageError if it means none, or several."""
     try:
-        return inventory.host(Groups({}, inventory.hosts).host(word))
+        return inventory.host(Groups({}, inventory.hosts).host(token))
     except FieldError as error:
         raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
 
 def _narrowed(host: Host, choice: _Choice, *, keep: bool) -> list[Host]:
-    """The host, with those devices that are kept or dropped by the choice; none where nothing is left of it."""
+    """Returns [the host with the devices that remain], or [] if nothing remains."""
     if host.name not in choice:
         return [] if keep else [host]
     devices = choice[host.name]
@@ -87,14 +87,14 @@ def _narrowed(host: Host, choice: _Choice, *, keep: bool) -> list[Host]:
 
 
 def _devices_of(host: Host) -> tuple[int, ...] | None:
-    """The host's devices, None when its number is not known."""
+    """Returns the host's devices, None if their number is not known."""
     if host.devices is None and host.slots is not None:
         return tuple(range(host.slots))
     return host.devices
 
 
 def _choose(inventory: Inventory, text: str, option: str, given: Given) -> _Choice:
-    """Returns the hosts that an expression selects, its devices checked against the hosts' own."""
+    """Returns the hosts and devices that an expression selects. Raises InventoryError if a host has no such device."""
     groups = Groups({group: list(members) for group, members in inventory.groups.items()}, inventory.hosts, given)
     hosts = {host.name: host for host in inventory.hosts}
     parts: list[tuple[str, list[str]]] = []
@@ -109,7 +109,7 @@ def _choose(inventory: Inventory, text: str, option: str, given: Given) -> _Choi
                 continue
             if term.operator != ",":
                 raise FieldError(f"devices cannot stand behind '{term.operator}'", "leave devices out with -x gpu1:0,2")
-            # "worker-0:1,1" is [1], as DeepSpeed reads it
+            # DeepSpeed reads "worker-0:1,1" as [1]
             devices = frozenset(one for part in term.devices.split(",") for one in parse_field("devices", part))
             for name in names:
                 _check_devices(hosts[name], devices, option)
@@ -148,10 +148,10 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
 
 
 class Groups:
-    """definitions: group -> expressions whose union it is. hosts: every host, in the inventory's order. given: as
-    select's.
+    """Resolves groups and operands. definitions: group -> expressions of its members. hosts: in the inventory's order.
+    given: as for select().
 
-    "@all" is every host unless a group of that name is defined. `in` is true where a token means a host.
+    "@all" is every host unless a group of that name is defined. `token in groups` is true if the token means a host.
     """
 
     def __init__(
@@ -165,16 +165,16 @@ class Groups:
         self._names = {host.name: [host.name] for host in hosts}
         self._resolved: dict[str, list[str]] = {}
 
-    def __contains__(self, word: object) -> bool:
-        # a group and a node set are none; to know that takes no look at all addresses
-        if word in self._names or re.match(r"@|.*\[", str(word)):
-            return word in self._names
-        return word in self._words or canonical(str(word)) in self._words
+    def __contains__(self, token: object) -> bool:
+        # a group or a node set is no host: this is decided without the table of addresses
+        if token in self._names or re.match(r"@|.*\[", str(token)):
+            return token in self._names
+        return token in self._hosts_by_address or canonical(str(token)) in self._hosts_by_address
 
     @cached_property
-    def _words(self) -> dict[str, list[str]]:
-        """Token -> the hosts that have that address, with or without their port; also after the user that the inventory
-        has for them, as names are. Names themselves come first and take no time."""
+    def _hosts_by_address(self) -> dict[str, list[str]]:
+        """Returns address -> names of its hosts. A key may have the port, and the inventory's user before it, as in
+        USER@ADDRESS. USER@NAME is a key, too."""
         found: dict[str, list[str]] = {}
         for host in self._hosts:
             addresses = {canonical(text) for text in (host.address, host.data_address) if text}
@@ -186,8 +186,8 @@ class Groups:
         return found
 
     def members(self, group: str, above: tuple[str, ...] = ()) -> list[str]:
-        """The hosts of a group, in inventory order. FieldError: unknown, contains itself, or empty. above: the groups
-        through which it is resolved."""
+        """Returns the hosts of a group, in inventory order. above: the groups that contain it. Raises FieldError for a
+        group that is unknown, empty, or contains itself."""
         if group in self._resolved:
             return self._resolved[group]
         if group not in self._definitions:
@@ -214,7 +214,7 @@ class Groups:
         return result
 
     def operand(self, text: str, above: tuple[str, ...] = ()) -> list[str]:
-        """The hosts of one operand: "@group", a pattern "gpu*", or a node set, all of them in the inventory."""
+        """Returns the hosts of one operand: "@group", a pattern "gpu*", or a node set. Raises FieldError."""
         if text not in self and text[1:] not in self._definitions and (given := self._given(text)) is not None:
             plain = Groups(self._definitions, self._hosts)
             return [name for expression in given for name in plain._evaluate(expression, above)]
@@ -236,20 +236,21 @@ class Groups:
                 raise FieldError(f"no host {shown(wrong)} in the inventory", f"did you mean {shown(right)}?")
         return [self.host(name) for name in names]
 
-    def host(self, word: str) -> str:
-        """The name of the one host that the token means."""
-        names = self._names.get(word) or self._words.get(word) or self._words.get(canonical(word)) or []
+    def host(self, token: str) -> str:
+        """Returns the name of the host that the token means. Raises FieldError if it means none, or several."""
+        names = self._names.get(token) or self._hosts_by_address.get(token)
+        names = names or self._hosts_by_address.get(canonical(token)) or []
         if len(names) > 1:
-            raise FieldError(f"{shown(word)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")
+            raise FieldError(f"{shown(token)} is the address of {len(names)} hosts", f"say which: {', '.join(names)}")
         if not names:
-            hint = suggest(word, self._names) or "'fleet hosts' shows those there are"
-            hint = f"did you mean '@{word}'?" if word in self._definitions else hint
-            raise FieldError(f"no host {shown(word)} in the inventory", hint)
+            hint = suggest(token, self._names) or "'fleet hosts' shows those there are"
+            hint = f"did you mean '@{token}'?" if token in self._definitions else hint
+            raise FieldError(f"no host {shown(token)} in the inventory", hint)
         return names[0]
 
 
 def canonical(text: str) -> str:
-    """An address as all its spellings have it in common."""
+    """Returns the canonical spelling of an address."""
     base, mark, zone = text.partition("%")
     try:
         return str(ipaddress.ip_address(base)) + mark + zone

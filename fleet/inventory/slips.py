@@ -1,5 +1,5 @@
-"""Recognises what other tools write where fleet names hosts, and returns a line to copy. It is used only when a text
-was not understood, or means something else to fleet."""
+"""Recognises how other tools name hosts, and returns a line to copy. It serves for hints only: when a text was not
+understood, or has another meaning in fleet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOGIN = re.compile(
 
 
 def is_like_a_port(number: int) -> bool:
-    """More than a host has of slots or devices, or ssh's own."""
+    """Is true for 22, and for numbers that are too large for slots or devices."""
     return number == 22 or number >= 1024
 
 
 def login(text: str) -> str | None:
-    """root@10.0.0.1, root@10.0.0.1:2222, as a host of an inventory."""
+    """Returns a hint that shows root@10.0.0.1:2222 as a host of an inventory. None if the text is no such log-in."""
     match = LOGIN.fullmatch(text)
     if not match or not match["user"]:
         return None
@@ -33,7 +33,7 @@ def login(text: str) -> str | None:
 
 
 def selection(option: str, text: str, known: Container[str]) -> str | None:
-    """Returns a hint at what -w or -x was meant to select, where that is clear."""
+    """Returns a hint at the meant value of -w or -x, None if it is not clear."""
     match = LOGIN.fullmatch(text)
     if match and match["user"] and match["user"] not in known:
         here = [name for name in (f"{match['host']}:{match['port']}", match["host"]) if name in known]

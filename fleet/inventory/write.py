@@ -1,7 +1,7 @@
-"""An inventory as YAML text: a new file, with comments, or an old one to which something is added.
+"""Writes an inventory as YAML text: a new file with comments, or an old file with additions.
 
-What is added is placed where YAML puts it; every other byte of an old file stays, its comments too. Values are those of
-fields, which parse_field() has read; remarks may be a node's own text, and become comments here, of one line each.
+Additions do not change any other byte of an old file, nor its comments. Values come from parse_field(). A remark may be
+text of a node, and becomes a comment of one line.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ REMARK = 200  # characters
 
 
 def fields_of(host: Host) -> dict[str, Any]:
-    """Returns an inventory's fields for this host, as plain YAML values."""
+    """Returns the fields of this host in an inventory, as plain YAML values."""
     found = {key: getattr(host, key) for key in FIELDS if getattr(host, key) is not None}
     if found.get("address") == host.name:
         del found["address"]
     if host.devices is not None:
         found["devices"] = list(host.devices)
-        del found["slots"]  # follows from them
+        del found["slots"]  # it is their number
     return {**found, **({"env": dict(host.env)} if host.env else {})}
 
 
 def render(inventory: Inventory, about: Sequence[str], remarks: Mapping[str, str]) -> str:
-    """A whole file. about: comment lines at its top. remarks: host -> the comment above it."""
+    """Returns the text of a whole file. about: comment lines at its top. remarks: host -> the comment above it."""
     fields_by_host = {host.name: fields_of(host) for host in inventory.hosts}
     first, *others = fields_by_host.values()
     defaults = {
@@ -59,12 +59,12 @@ def _comment(remark: str | None) -> list[str]:
 
 
 def entry(name: str, fields: Fields) -> str:
-    """ "gpu1: {address: 10.0.0.1, slots: 8}"."""
+    """Returns an entry like "gpu1: {address: 10.0.0.1, slots: 8}"."""
     return f"{_flow(name)}: {_flow(dict(fields))}"
 
 
 def _flow(value: Any) -> str:
-    """A value on one line."""
+    """Returns a value as YAML on one line."""
     return (
         yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1 << 20)
         .removesuffix("\n...\n")
@@ -77,7 +77,7 @@ def _block(values: Fields) -> list[str]:
 
 
 class Edit:
-    """An old file's text, to which fields and hosts are added; `text` is what comes of it."""
+    """Adds fields and hosts to an old file's text. text: the result."""
 
     def __init__(self, text: str) -> None:
         self._old = text
@@ -96,7 +96,7 @@ class Edit:
         return out.getvalue() + self._old[at:]
 
     def add_fields(self, name: str, fields: Fields) -> bool:
-        """To the entry of this one host; False where it has none of its own, or one that is for others, too."""
+        """Adds fields to the entry of this host. Returns False if it has no entry of its own that can take them."""
         if name not in self._entries:
             return False
         _, value = self._entries[name]
@@ -104,7 +104,7 @@ class Edit:
         if isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index:
             self._insert(value.start_mark.index, f" {_flow(dict(fields))}")
         elif isinstance(value, yaml.ScalarNode) or self._old[value.start_mark.index] == "&" or own & fields.keys():
-            return False  # null, which clears a default, among them
+            return False  # an alias, a null that clears a default, or a field that is there already
         elif value.flow_style:
             self._into_braces(value, _flow(dict(fields))[1:-1])
         else:
@@ -113,11 +113,12 @@ class Edit:
         return True
 
     def shared(self, names: Collection[str]) -> list[list[str]]:
-        """The hosts of each entry that is for several, where one of `names` is among them."""
+        """Returns the hosts of each entry for several hosts with one of `names` among them."""
         return [each for each in map(expand, self._entries) if len(each) > 1 and not set(each).isdisjoint(names)]
 
     def split(self, entries: Mapping[str, Fields]) -> bool:
-        """Give these hosts, who share an entry (gpu[2-3]: {}), one each; False where that is not to be done."""
+        """Replaces the entry that these hosts share (gpu[2-3]: {}) by one for each. Returns False if that would lose
+        text of the user."""
         shared = [pair for key, pair in self._entries.items() if set(expand(key)) == entries.keys()]
         plain = not self._hosts.flow_style if self._entries else False
         for key, value in shared if plain else ():
@@ -129,7 +130,7 @@ class Edit:
         return False
 
     def add_host(self, name: str, fields: Fields, remark: str | None) -> bool:
-        """After the last host; False where the hosts are no mapping."""
+        """Adds an entry after the last host. Returns False if the hosts are no mapping."""
         if not self._entries:
             return False
         if self._hosts.flow_style:
@@ -143,7 +144,7 @@ class Edit:
         return True
 
     def _into_braces(self, node: yaml.MappingNode, text: str) -> None:
-        """After what is between them."""
+        """Inserts text as the last item of a mapping in braces."""
         if node.value:
             self._insert(_end(node.value[-1][1]), f", {text}")
         else:
@@ -154,7 +155,7 @@ class Edit:
 
 
 def _end(node: yaml.Node) -> int:
-    """Returns where a node's text ends; a block's own end mark comes after the comments below it."""
+    """Returns the end of a node's text. A block's own end mark would include the comments below it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(node, yaml.MappingNode) else last)

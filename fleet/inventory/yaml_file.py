@@ -1,4 +1,4 @@
-"""The YAML inventory: defaults, env, hosts, groups, sync."""
+"""Reads a YAML inventory: defaults, env, hosts, groups, sync, slurm."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from fleet.inventory.fields import (
 from fleet.inventory.yaml_tree import Tree, read_tree
 from fleet.model import Inventory
 
-SECTIONS = ("defaults", "env", "hosts", "groups", "sync")
+SECTIONS = ("defaults", "env", "hosts", "groups", "sync", "slurm")
+_LISTS = {"devices": "int", "ignore": "str"}  # what they may be lists of
 _NUMBERS = ("port", "slots", "devices")
 _KINDS = {"map": "a mapping", "list": "a list", "bool": "a true/false", "null": "empty"}
 
 
 def parse_yaml(text: str, source: str) -> Inventory:
-    """The inventory that YAML text describes; InventoryError with file, line and hint."""
+    """Returns the inventory in YAML text. Raises InventoryError with file, line and hint."""
     root = read_tree(text, source)
     if root is None:
         raise InventoryError("is empty", where=source, hint="it needs hosts:")
@@ -42,9 +43,23 @@ def parse_yaml(text: str, source: str) -> Inventory:
 
 
 def read_defaults(text: str, source: str) -> dict[str, Any]:
-    """The `defaults` of a document that parse_yaml takes."""
+    """Returns the `defaults` of a document that parse_yaml() accepts."""
     root = read_tree(text, source)
     return _Reader(source)._defaults(root.pairs["defaults"]) if root and "defaults" in root.pairs else {}
+
+
+def read_options(text: str, source: str, section: str) -> dict[str, str | bool | list[str]]:
+    """Returns a section of options of a command's: values are texts as they are written, lists of them, or true and
+    false. InventoryError where it is another thing."""
+    root = read_tree(text, source)
+    tree = root.pairs.get(section) if root else None
+    found = dict[str, str | bool | list[str]]()
+    for key, value in _Reader(source)._mapping(tree, section).items() if tree else ():
+        if value.kind in ("map", "null"):
+            raise InventoryError(f"{section}: {shown(key)} has no value", where=f"{source}:{value.line}")
+        texts = [item.text for item in value.items]
+        found[key] = texts if value.kind == "list" else bool(value.plain()) if value.kind == "bool" else value.text
+    return found
 
 
 class _Reader:
@@ -61,14 +76,15 @@ class _Reader:
         sections = {**dict.fromkeys(SECTIONS, Tree("null", root.line)), **root.pairs}
         self.builder.defaults = self._defaults(sections["defaults"])
         self.builder.env = self._env(sections["env"], None)
-        self._mapping(sections["sync"], "sync")
+        for name in ("sync", "slurm"):
+            self._mapping(sections[name], name)
         self.builder.sync = sections["sync"].plain() or {}
         self._hosts(sections["hosts"])
         self._groups(sections["groups"])
         return self.builder.build()
 
     def _mapping(self, tree: Tree, what: str, host: str | None = None) -> dict[str, Tree]:
-        """A mapping's pairs; nothing at all counts as an empty one."""
+        """Returns a mapping's pairs. Null counts as an empty mapping."""
         if tree.kind not in ("map", "null"):
             self.builder.fail(tree.line, f"{what} must be a mapping, not {_kind(tree)}", host=host)
         return tree.pairs
@@ -87,7 +103,7 @@ class _Reader:
             return
         if tree.kind == "null":
             self.builder.fail(tree.line, "hosts: is empty", hint="one host on a line: 'gpu1: {}'")
-        for item in self._words(tree, "hosts"):
+        for item in self._nodesets(tree, "hosts"):
             self.builder.add_hosts(item.text, {}, item.line)
 
     def _groups(self, tree: Tree) -> None:
@@ -98,11 +114,11 @@ class _Reader:
                     f"{shown(name)} is not a group name",
                     hint="letters, digits and ._-, starting with a letter or _",
                 )
-            members = [item.text for item in self._words(value, f"group {name}")]
+            members = [item.text for item in self._nodesets(value, f"group {name}")]
             self.builder.groups[name] = (members, tree.key_lines[name])
 
-    def _words(self, tree: Tree, what: str) -> list[Tree]:
-        """One node set, or a list of them."""
+    def _nodesets(self, tree: Tree, what: str) -> list[Tree]:
+        """Returns the items of a node set, or of a list of node sets."""
         items = tree.items if tree.kind == "list" else [tree]
         for item in items:
             if item.kind in _KINDS and not (item.kind == "bool" and tree.kind == "list"):
@@ -110,7 +126,7 @@ class _Reader:
         return items
 
     def _fields(self, tree: Tree, host: str | None) -> dict[str, Any]:
-        """Field -> parsed value, of a host or of the defaults."""
+        """Returns field -> parsed value, of a host or of the defaults."""
         values: dict[str, Any] = {}
         for key, value in tree.pairs.items():
             with self.builder.at(tree.key_lines[key], host):
@@ -133,12 +149,12 @@ def _kind(tree: Tree) -> str:
 
 
 def _field(key: str, value: Tree) -> Any:
-    """A host field from its YAML value; null clears it."""
+    """Returns the parsed value of a host field. Null clears it."""
     if key not in FIELDS:
         raise unknown_key(key, HOST_KEYS)
     if value.kind == "null":
         return None
-    if key == "devices" and value.kind == "list" and all(item.kind == "int" for item in value.items):
+    if value.kind == "list" and value.items and all(item.kind == _LISTS.get(key) for item in value.items):
         return parse_field(key, ",".join(item.text for item in value.items))
     if value.kind in _KINDS:
         hint = "quote it" if value.kind == "bool" and key not in _NUMBERS else None

@@ -1,7 +1,7 @@
-"""YAML text to a plain tree that remembers its lines: no objects, no duplicate keys, bounded aliases.
+"""Reads YAML text into a plain tree with line numbers: no objects, no duplicate keys, bounded aliases.
 
-PyYAML composes, nothing constructs: values stay the text that was written, so "port: 022" is not 18, "no" is not
-False against the user's intent, and every message has its line.
+PyYAML only composes nodes and constructs no values. So values stay the written text: "port: 022" does not become 18,
+nor "no" False.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 from fleet.errors import InventoryError
 from fleet.inventory.fields import shown
 
-MAX_NODES = 300_000  # counted with every alias followed, so that a few lines cannot expand to millions
+MAX_NODES = 300_000  # aliases are followed and counted, so that a few lines cannot expand to millions
 MAX_DEPTH = 40
 
 _TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -30,7 +30,8 @@ _PLAIN_TAGS = {*_TAGS, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:ya
 
 @dataclass
 class Tree:
-    """kind: "map", "list", or a scalar's "str", "int", "float", "bool", "null". text: a scalar as written."""
+    """Holds a node. kind: "map", "list", or a scalar's "str", "int", "float", "bool", "null". text: a scalar as
+    written."""
 
     kind: str
     line: int
@@ -40,7 +41,8 @@ class Tree:
     items: list[Tree] = field(default_factory=list)
 
     def plain(self) -> Any:
-        """The tree as dict, list, str, int, float, bool and None. A number too odd to read stays text."""
+        """Returns the tree as dict, list, str, int, float, bool and None. A number that Python cannot read stays
+        text."""
         if self.kind == "map":
             return {key: tree.plain() for key, tree in self.pairs.items()}
         if self.kind == "list":
@@ -56,7 +58,7 @@ class Tree:
 
 
 def read_tree(text: str, source: str) -> Tree | None:
-    """The document, None when it is empty. InventoryError with file and line when it is no sane YAML."""
+    """Returns the document, None if it is empty. Raises InventoryError with file and line for invalid YAML."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         return None if root is None else _Reader(source).read(root, 0)
@@ -81,7 +83,7 @@ def _flat(text: str) -> str:
 
 
 class _Reader:
-    """Walks the composed nodes once, counting."""
+    """Converts the composed nodes, and counts them."""
 
     def __init__(self, source: str) -> None:
         self.source = source

@@ -1,9 +1,9 @@
-"""The program that becomes the lab's switch and hosts; processes.py starts it. Stdlib only.
+"""Program that becomes the lab's switch and hosts; processes.py starts it. It needs the standard library only.
 
-It forks one child per machine; each enters namespaces of its own and stays. One process forks them all, so 64
-hosts share the interpreter's memory. stdin: a line of JSON, what is to be made; then a byte for each machine, when
-its cable is plugged in; the end without it means that `fleet lab up` is gone: so are switch and hosts. It reports on
-stdout, one packet of JSON each: {"name", "pid"} when the namespaces exist, then {"name", "ready"} or {"name", "error"}.
+It forks one child per machine, which enters namespaces of its own. So 64 hosts share the interpreter's memory. stdin
+has a line of JSON, the spec, then a byte for each machine when its cable is plugged in. If stdin ends before that,
+`fleet lab up` is gone, and the machines end. It reports on stdout, one packet of JSON each: {"name", "pid"} when the
+namespaces exist, then {"name", "ready"} or {"name", "error"}.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,11 +33,11 @@ UsePAM no
 PrintMotd no
 PidFile /run/sshd.pid
 AcceptEnv LANG LC_*
-# what it does for every connection, two processes on one machine take 150 ms for
+# this key exchange takes 150 ms for every connection when both ends are on one machine
 KexAlgorithms -sntrup761*
 Subsystem sftp internal-sftp
 """
-# Of few rounds, as the password is random and 64 hosts check it. What the head's sshd has goes.
+# The password is random, so it is hashed in few rounds, as 64 hosts check it. The files of the head's sshd are removed.
 ACCOUNTS = """
 mkdir -p /var/log /etc/ssh
 chpasswd --crypt-method=SHA512 --sha-rounds=1000
@@ -46,9 +47,8 @@ MODES = {"/etc/machine-id": 0o444, "/etc/ssh/ssh_host_ed25519_key": 0o600}
 
 
 def furnish(spec: dict[str, Any], host: dict[str, Any], keys: dict[str, bytes]) -> None:
-    """Give the host its name, accounts, host keys and sshd configuration. Runs inside its own root."""
-    name = host["name"].encode()
-    call("sethostname", libc.sethostname(name, len(name)))
+    """Sets the host's name, accounts, host keys and sshd configuration. Runs inside its root."""
+    socket.sethostname(host["name"])
     password = f"root:{spec['password']}".encode()
     subprocess.run(["sh", "-ec", ACCOUNTS], input=password, env=ENVIRONMENT, check=True, capture_output=True)
     files = {
@@ -67,14 +67,14 @@ def furnish(spec: dict[str, Any], host: dict[str, Any], keys: dict[str, bytes]) 
 
 
 def plug_in(spec: dict[str, Any], host: dict[str, Any]) -> None:
-    """Configure the network card, which `fleet lab up` has by now put into our namespace."""
+    """Configures the network card, which `fleet lab up` has put into this namespace."""
     address = f"link set lo up\naddr add {host['address']}/{spec['prefix']} brd + dev eth0\nlink set eth0 up\n"
     text = address + spec["neighbours"]
     subprocess.run([spec["ip"], "-batch", "-"], input=text.encode(), check=True, capture_output=True)
 
 
 def start_sshd(spec: dict[str, Any]) -> None:
-    """Start sshd and return when it listens (it writes its pid file after it bound its port)."""
+    """Starts sshd. Returns when it listens: it writes its pid file after it has bound its port."""
     server = subprocess.Popen([spec["sshd"], "-D", "-E", "/var/log/sshd.log"], env=ENVIRONMENT, start_new_session=True)
     while not os.path.exists("/run/sshd.pid"):
         if server.poll() is not None:
@@ -86,9 +86,8 @@ def start_sshd(spec: dict[str, Any]) -> None:
 
 
 def init_forever() -> NoReturn:
-    """Does what is left for pid 1: it reaps orphans and outlives sshd, so that a test can stop sshd or swap its
-    keys."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # only now: sshd would inherit it
+    """Reaps orphans for ever. Outlives sshd, so that a test can stop sshd or change its keys."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # after the start of sshd, which would inherit it
     while True:
         try:
             os.waitpid(-1, 0)
@@ -97,7 +96,7 @@ def init_forever() -> NoReturn:
 
 
 def ordinary_signals() -> None:
-    """Whatever started `fleet lab up` may ignore signals (a background job of a shell does); sessions must not."""
+    """Resets signals, as `fleet lab up` may have been started with some ignored (as a shell's background job)."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
@@ -113,18 +112,18 @@ def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
         plug_in(spec, host)
         start_sshd(spec)
     except subprocess.CalledProcessError as e:
-        say(name=host["name"], error=f"{' '.join(e.cmd[:2])}: {e.stderr.decode(errors='replace').strip()}")
+        report(name=host["name"], error=f"{' '.join(e.cmd[:2])}: {e.stderr.decode(errors='replace').strip()}")
         os._exit(1)
     except Exception as e:  # every failure is reported by the host's name, none as a traceback
-        say(name=host["name"], error=getattr(e, "strerror", None) or str(e) or type(e).__name__)
+        report(name=host["name"], error=getattr(e, "strerror", None) or str(e) or type(e).__name__)
         os._exit(1)
-    say(name=host["name"], ready=True)
+    report(name=host["name"], ready=True)
     silence(1, 2)
     init_forever()
 
 
 def be_switch(spec: dict[str, Any]) -> NoReturn:
-    """The switch is a network namespace with a bridge in it; this process does nothing but hold it open."""
+    """Holds the switch's network namespace open, which has the bridge."""
     wait_for_go()
     silence(1, 2)
     init_forever()
@@ -136,7 +135,7 @@ def wait_for_go() -> None:
     silence(0)
 
 
-def say(**message: Any) -> None:
+def report(**message: Any) -> None:
     message = {key: value[:1000] if isinstance(value, str) else value for key, value in message.items()}
     os.write(1, json.dumps(message).encode())
 
@@ -149,7 +148,7 @@ def silence(*fds: int) -> None:
 
 
 def spawn(name: str, namespaces: int, body: Any) -> None:
-    """Fork into new namespaces. The child that unshares forks once more: pid 1 is the first one after."""
+    """Forks into new namespaces. The child forks once more after unshare, as only a new process is pid 1 there."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -159,10 +158,10 @@ def spawn(name: str, namespaces: int, body: Any) -> None:
         call("unshare", libc.unshare(namespaces))
         pid = os.fork()
     except OSError as e:
-        say(name=name, error=e.strerror)
+        report(name=name, error=e.strerror)
         os._exit(1)
     if pid:
-        say(name=name, pid=pid)
+        report(name=name, pid=pid)
         os._exit(0)
     try:
         libc.prctl(PR_SET_NAME, b"lab-" + name.encode()[:11], 0, 0, 0)

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,17 @@ from fleet.lab.state import Folder, Machine, State, make_host_keys, select
 from fleet.node.base.processes import start_time, state_of
 
 DEFAULT_HOSTS = 4
-# Under each home: what a fresh machine would not have. /root's too, whatever $HOME is.
+# files below each home, and /root, that a fresh machine would not have
 SECRETS = (".ssh", ".fleet", ".gnupg", ".aws", ".kube", ".docker", ".netrc", ".git-credentials", ".config/gh")
-# What the head's user starts in every shell is the head's business: pyenv in it costs each login 100 ms.
+# startup files of the head's user, which must not run on the hosts: pyenv in them costs each login 100 ms
 SHELL_FILES = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshrc", ".zshenv", ".zprofile", ".cshrc")
-# when who logged in on this machine
+# the head's records of logins
 LOGINS = tuple(f"/var/log/{name}" for name in ("lastlog", "wtmp", "btmp", "faillog"))
 
 
 class Lab:
-    """The lab of this user and $FLEET_LAB. Each method is one command and leaves a lab that `down` can clear."""
+    """Controls the lab of this user and $FLEET_LAB. Each method is one command. After each, `down` can clear the
+    lab."""
 
     def __init__(self) -> None:
         self.folder = Folder()
@@ -38,11 +40,10 @@ class Lab:
     def up(
         self, count: int | None = None, link: str | None = None, disk: str | None = None, slurm: bool = False
     ) -> State:
-        """Bring up `count` hosts; start those that are off, add those that are missing, leave the rest alone.
+        """Starts hosts that are off, and adds hosts up to `count`. The others stay unchanged.
 
-        link: a rate for every host's cable, both ways, and the head's; "none" lifts it; None keeps what is.
-        disk: bound of what a new host may write, as tmpfs takes it ("512m"). slurm: its daemons run there, from now on.
-        LabError when it cannot be had.
+        link: a rate for every cable, both ways; "none" lifts it, None keeps it. disk: the most that a new host may
+        write, as tmpfs takes it ("512m"). slurm: the hosts run Slurm from now on. Raises LabError.
         """
         if count is not None and not 1 <= count <= switch.MAX_HOSTS:
             raise UsageError(f"a lab has 1 to {switch.MAX_HOSTS} hosts, not {count}")
@@ -68,7 +69,9 @@ class Lab:
                     for name in started:
                         self._link(state, name)
                 if (slurm and not self.has_slurm) or (self.has_slurm and started):
-                    start_slurm(self.folder.path, self.folder.tag, {name: pid_of(state, name) for name in state.hosts})
+                    start_slurm(
+                        self.folder.path, self.folder.short_id, {name: pid_of(state, name) for name in state.hosts}
+                    )
             except BaseException:
                 if fresh:
                     self._clear(state.network)
@@ -79,21 +82,21 @@ class Lab:
 
     @property
     def has_slurm(self) -> bool:
-        """Is true where its hosts run Slurm."""
+        """Is true if its hosts run Slurm."""
         return (self.folder.path / KEY).exists()
 
     def down(self) -> None:
-        """End the lab. Nothing of it is left on this machine but the hosts' keys in the state folder."""
+        """Ends the lab. Only the hosts' keys stay on this machine, in the state folder."""
         require()
         with self.folder.locked():
             try:
                 network = self.folder.load().network
-            except LabError:  # unreadable: what is to be ended is found without it
+            except LabError:  # unreadable: processes are found without it
                 network = None
             self._clear(network)
 
     def conditions(self, state: State) -> dict[str, str]:
-        """How each host is: "up", "cut", "frozen", "cut, frozen" or "off", as the kernel sees it."""
+        """Returns the condition of each host: "up", "cut", "frozen", "cut, frozen" or "off", as the kernel has it."""
         cables = switch.ports(state.switch_pid) if state.up and state.switch_pid and os.geteuid() == 0 else {}
         conditions = {}
         for name, machine in state.hosts.items():
@@ -104,15 +107,15 @@ class Lab:
         return conditions
 
     def cut(self, hosts: Sequence[str]) -> list[str]:
-        """Pull the hosts' network cables: nothing passes, no peer is notified."""
+        """Pulls the hosts' network cables: nothing passes, no peer is notified."""
         return self._each(hosts, lambda state, name: self._cable(state, name, up=False))
 
     def freeze(self, hosts: Sequence[str]) -> list[str]:
-        """Stop every process of the hosts; their kernel still accepts connections."""
+        """Stops every process of the hosts. The kernel still accepts connections for them."""
         return self._each(hosts, lambda state, name: processes.freeze(pid_of(state, name)))
 
     def heal(self, hosts: Sequence[str]) -> list[str]:
-        """Undo cut and freeze."""
+        """Reverts cut and freeze."""
 
         def heal(state: State, name: str) -> None:
             processes.thaw(pid_of(state, name))
@@ -121,19 +124,19 @@ class Lab:
         return self._each(hosts, heal)
 
     def kill(self, hosts: Sequence[str]) -> list[str]:
-        """Power the hosts off. `up` starts them again, as new but with their old host keys."""
+        """Powers the hosts off. `up` starts them again, as new but with their old host keys."""
 
         def kill(state: State, name: str) -> None:
             machine = state.hosts[name]
             pid = pid_of(state, name)
             self._cable(state, name, up=False)  # first: dying processes would close their connections to peers
-            processes.end_all(lambda: [pid] if machine.up else [])
+            processes.kill_all(lambda: {pid: machine.started or 0} if machine.up else {})
             machine.pid = machine.started = None
 
         return self._each(hosts, kill)
 
     def link(self, hosts: Sequence[str], rate: str) -> list[str]:
-        """Limit the hosts' links to `rate`, both ways; "none" lifts it."""
+        """Limits the hosts' links to `rate`, both ways. "none" lifts the limit."""
         if rate != "none":
             switch.parse_rate(rate)
         require(shaped=True)
@@ -149,7 +152,7 @@ class Lab:
         with self.folder.locked():
             state = self.folder.load()
             if not state.up:
-                raise LabError(f"the lab {self.folder.instance!r} is not up", hint="fleet lab up 4")
+                raise LabError(f"the lab {self.folder.lab_name!r} is not up", hint="fleet lab up 4")
             chosen = select(state, hosts)
             off: list[LabError] = []
             for name in chosen:
@@ -173,7 +176,7 @@ class Lab:
         switch.shape(switch.in_switch(pid_of(state, name)), "eth0", rate)
 
     def _link_all(self, state: State) -> None:
-        switch.shape([], self.folder.tag, state.link or "none")
+        switch.shape([], self.folder.short_id, state.link or "none")
         switch.shape(switch.in_switch(state.switch_pid), "head", state.link or "none")
         for name, machine in state.hosts.items():
             if machine.up:
@@ -182,33 +185,36 @@ class Lab:
         self.folder.save(state)
 
     def _end_others(self, keep: set[int | None]) -> None:
-        """End what a killed `up` or a failed start left."""
-        processes.end_all(lambda: [pid for pid in processes.marked(self.folder.path) if pid not in keep])
+        """Ends processes that a killed `up` or a failed start left."""
+        marked = partial(processes.marked, self.folder.path)
+        processes.kill_all(lambda: {pid: born for pid, born in marked().items() if pid not in keep})
 
     def _clear(self, network: str | None) -> State:
-        """End everything of the lab, known or not; what is left is an empty state that remembers the network."""
+        """Ends all processes of the lab, on record or not. Returns an empty state that keeps the network."""
         self._end_others(set())
         with names.machine_lock():
-            switch.remove_interface(self.folder.tag)
-            remove_slurm(self.folder.path, self.folder.tag)
+            switch.remove_interface(self.folder.short_id)
+            remove_slurm(self.folder.path, self.folder.short_id)
             names.update(names.HOSTS_FILE, self.folder.path, {})
         state = State(network=network)
         self.folder.reset(state)
         return state
 
     def _start(self, state: State, count: int) -> list[str]:
-        """Start what is off or missing, and report which hosts these are."""
-        wanted = [f"{self.folder.instance}{number:02d}" for number in range(1, count + 1)]
+        """Starts the hosts that are off or missing. Returns their names."""
+        wanted = [f"{self.folder.lab_name}{number:02d}" for number in range(1, count + 1)]
         new = [name for name in wanted if name not in state.hosts]
         start = [name for name in [*state.hosts, *new] if name in new or not state.hosts[name].up]
         if not start and state.up:
             return []
         make_host_keys(self.folder.host_keys, start)
         with contextlib.ExitStack() as launched:
-            with names.machine_lock():  # until the head has its address, the network is not ours
+            with names.machine_lock():  # another lab could take the network until the head has its address
                 fresh = not state.up
                 if fresh:
-                    state.network = str(switch.choose_network(switch.taken_networks(), state.network, self.folder.tag))
+                    state.network = str(
+                        switch.choose_network(switch.taken_networks(), state.network, self.folder.short_id)
+                    )
                 network = ipaddress.IPv4Network(state.network)
                 head = switch.head_address(network)
                 for name in new:
@@ -223,7 +229,7 @@ class Lab:
                 if fresh:
                     state.switch_pid = pids.pop("switch")
                     state.switch_started = start_time(state.switch_pid)
-                    switch.connect_head(self.folder.tag, state.switch_pid, network)
+                    switch.connect_head(self.folder.short_id, state.switch_pid, network)
                 for name, pid in pids.items():
                     state.hosts[name].pid = pid
                     state.hosts[name].started = start_time(pid)
@@ -233,8 +239,8 @@ class Lab:
                 names.update(names.HOSTS_FILE, self.folder.path, addresses)
                 for name, machine in state.hosts.items() if new else ():
                     if name not in start and machine.up:
-                        names.tell(pid_of(state, name), {each: addresses[each] for each in new})
-            launch.go()  # what takes longest, and needs no other lab to wait
+                        names.append_names(pid_of(state, name), {each: addresses[each] for each in new})
+            launch.go()  # without the lock: it takes longest, and other labs need not wait for it
         return start
 
     def _spec(self, state: State, start: list[str], head: str, etc_hosts: str) -> dict[str, Any]:
@@ -259,8 +265,7 @@ class Lab:
 
 
 def python_folders() -> list[str]:
-    """Returns the folders of fleet, its interpreter and their packages, which hosts see even where they lie below
-    /tmp."""
+    """Returns the folders of fleet, its interpreter and their packages. Hosts see them even below /tmp."""
     packages = {path for path in sys.path if path.endswith("-packages")}
     folders = {sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), *packages}
     return sorted(path for path in folders if not any(str(parent) in folders for parent in Path(path).parents))

@@ -1,4 +1,4 @@
-"""/etc/hosts: a marked block a lab on this machine, put in and taken out to the byte; and what its hosts resolve."""
+"""Adds a lab's marked block to this machine's /etc/hosts, and removes it to the byte. Makes /etc/hosts of its hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fleet.lab.switch import run
 from fleet.node.base.files import replace_file
 
 HOSTS_FILE = Path("/etc/hosts")
-LOCK = Path("/run/lock/fleet-lab.lock")  # what all labs of this machine share: /etc/hosts and the address range
+LOCK = Path("/run/lock/fleet-lab.lock")  # of what all labs of this machine share: /etc/hosts and the address range
 
 
 def machine_lock() -> AbstractContextManager[None]:
@@ -28,15 +28,15 @@ def lines(names: Mapping[str, str]) -> str:
 
 
 def with_block(text: str, state_dir: Path, names: Mapping[str, str]) -> str:
-    """`text` with the lab's block at its end, without it when `names` is empty: every byte that others wrote stays."""
+    """Returns `text` with the lab's block at its end, or without it if `names` is empty. No other byte changes."""
     begin, end = f"\n# fleet lab {state_dir}: begin\n", f"# fleet lab {state_dir}: end\n"
     others = re.sub(f"{re.escape(begin)}(?:[0-9.]+\t.*\n)*{re.escape(end)}", "", text)
     return others + begin + lines(names) + end if names else others
 
 
 def update(file: Path, state_dir: Path, names: Mapping[str, str]) -> None:
-    """Put the lab's block into `file`, or take it out; in place only where it is a mount of its own, as in containers.
-    The caller holds machine_lock."""
+    """Adds the lab's block to `file`, or removes it. Writes in place only if the file is a mount of its own, as in
+    containers. The caller holds machine_lock()."""
     file.touch()
     old = file.read_bytes()
     new = with_block(old.decode("utf-8", "surrogateescape"), state_dir, names).encode("utf-8", "surrogateescape")
@@ -54,20 +54,20 @@ def update(file: Path, state_dir: Path, names: Mapping[str, str]) -> None:
 
 
 def inside(names: Mapping[str, str]) -> str:
-    """Lines for a virtual host: names, and their addresses back to names.
+    """Returns lines of /etc/hosts for names and for mapped addresses (::ffff:198.18.0.11).
 
-    torch's sockets are IPv6 ones whose peers have mapped addresses (::ffff:198.18.0.11); libc finds these under a
-    line of their own only. That line has a name of its own, so that a look-up of the plain one gives one address.
+    torch's sockets are IPv6 ones, whose peers have mapped addresses. libc needs a separate line for each. That line has
+    another name, so that the lookup of the plain name returns one address.
     """
     return lines({**names, **{f"{name.split()[0]}.lab": f"::ffff:{address}" for name, address in names.items()}})
 
 
 def hosts_text(head: str, names: Mapping[str, str]) -> str:
-    """The whole /etc/hosts of a virtual host, in which the head and all hosts are."""
+    """Returns /etc/hosts of a virtual host, with the head and all hosts."""
     own = {"localhost": "127.0.0.1", f"{socket.gethostname()} head": head, **names}
     return inside(own) + lines({"localhost ip6-localhost ip6-loopback": "::1"})
 
 
-def tell(pid: int, names: Mapping[str, str]) -> None:
-    """Add names to those of a host that runs, from inside of it: links that its users have made lead nowhere else."""
+def append_names(pid: int, names: Mapping[str, str]) -> None:
+    """Adds names to /etc/hosts of a running host. It writes inside the host's namespaces, where no link leads out."""
     run(["nsenter", f"--target={pid}", "--all", "tee", "--append", "/etc/hosts"], "\n" + inside(names))

@@ -1,6 +1,5 @@
-"""Decides if a lab can run on this machine, and handles its processes: it starts host.py's program and receives the
-reports of the machines that this makes. All of them are found, stopped and ended by a mark in their environment, never
-by a name."""
+"""Checks if a lab can run on this machine, starts host.py's program and receives its reports. Finds, stops and ends the
+lab's processes by a mark in their environment, never by a name."""
 
 from __future__ import annotations
 
@@ -13,12 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fleet.errors import LabError
-from fleet.node.base.processes import pids, start_time, state_of, with_env
+from fleet.node.base.processes import end_all, pids, start_time, state_of, with_env
 
 TOOLS = {"ip": "iproute2", "nsenter": "util-linux", "chpasswd": "passwd", "sshd": "openssh-server"}
 SHAPING = {"tc": "iproute2"}
@@ -31,8 +30,7 @@ def which(tool: str) -> str | None:
 
 
 def require(shaped: bool = False, slurm: bool = False) -> None:
-    """LabError, with what is needed, when there can be no lab here. shaped: links are to be limited. slurm: with its
-    daemons."""
+    """Raises LabError if this machine lacks what a lab needs. shaped: links are limited. slurm: the hosts run Slurm."""
     if not sys.platform.startswith("linux"):
         raise LabError(f"the lab is made of Linux namespaces; this is {sys.platform}", hint="use a Linux machine")
     needed = {**TOOLS, **(SHAPING if shaped else {}), **(SLURM if slurm else {})}
@@ -48,17 +46,17 @@ MARK = "FLEET_LAB_STATE"  # set for the lab's own processes only, never by a use
 
 
 def is_alive(pid: int | None, started: int | None) -> bool:
-    """Is true where that very process lives: a pid alone may belong to another one by now."""
+    """Is true if the process with this pid and start time lives. The pid alone may belong to a later process."""
     return pid is not None and started is not None and start_time(pid) == started
 
 
-def marked(state_dir: Path) -> list[int]:
-    """The lab's switch and first processes (zombies excepted), whatever became of their parents."""
-    return list(with_env(MARK, str(state_dir)))
+def marked(state_dir: Path) -> dict[int, int]:
+    """Returns pid -> start time of the lab's switch and of the hosts' first processes, without zombies."""
+    return with_env(MARK, str(state_dir))
 
 
 def namespace(pid: int) -> str | None:
-    """Returns the pid namespace it lives in; None when it is gone."""
+    """Returns the pid namespace of a process, None if it has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -66,7 +64,7 @@ def namespace(pid: int) -> str | None:
 
 
 def inside(init: int) -> list[int]:
-    """Every process in the pid namespace of `init`, itself included."""
+    """Returns all processes in the pid namespace of `init`, with itself."""
     own = namespace(init)
     return [pid for pid in pids() if own is not None and namespace(pid) == own]
 
@@ -76,27 +74,28 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def end_all(find: Callable[[], Iterable[int]], within: float = 20.0) -> None:
-    """SIGKILL what `find` returns, until it returns nothing. LabError when something outlives `within` seconds."""
-    deadline = time.monotonic() + within
+def kill_all(find: Callable[[], dict[int, int]], within: float = 20.0) -> None:
+    """Kills the processes that `find` returns, pid -> start time, until it returns none. Raises LabError if one is left
+    after `within` seconds."""
     ended: set[int] = set()
-    while left := list(find()):
-        if time.monotonic() > deadline:
-            raise LabError(f"cannot end process {left[0]}", hint="it may hang in the kernel; see `dmesg`")
-        for pid in left:
-            send(pid, signal.SIGKILL)
+
+    def found() -> dict[int, int]:
+        left = find()
         ended.update(left)
-        time.sleep(0.01)
-    # this machine's init collects them any moment now, and their namespaces go; in some containers it never does
+        return left
+
+    if left := end_all(found, 0.0, within):
+        raise LabError(f"cannot end process {min(left)}", hint="it may hang in the kernel; see `dmesg`")
+    # this machine's init reaps them soon, and their namespaces end; in some containers it never does
     deadline = time.monotonic() + 2
     while any(map(state_of, ended)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def freeze(init: int, within: float = 10.0) -> None:
-    """Stop every process of the host, until none is left that runs; the kernel still answers TCP for it."""
+    """Stops every process of the host, until none runs. The kernel still answers TCP for it."""
     deadline = time.monotonic() + within
-    waiting: set[int] = set()  # in the kernel; they stop when they come back
+    waiting: set[int] = set()  # processes in the kernel, which stop when they leave it
     while running := [pid for pid in inside(init) if state_of(pid) not in ("T", "Z", "X", "") and pid not in waiting]:
         for pid in running:
             send(pid, signal.SIGSTOP)
@@ -111,21 +110,21 @@ def thaw(init: int) -> None:
 
 
 ROOT = Path(__file__).parents[2]
-# Without site-packages: the interpreter that every host shares stays small.
+# without site-packages, the interpreter that all hosts share stays small
 PROGRAM = "import sys; sys.path.append(sys.argv[1]); from fleet.lab.host import main; main()"
 PRIVILEGES = "the lab needs real root: in a container, one started with --privileged"
 
 
 class Launch:
-    """A running host program: `pids()`, plug the cables in, `go()`. Leaving before that ends the hosts. within: the
-    longest time in seconds that all of them may be silent."""
+    """Controls a running host program: pids(), then the cables, then go(). Leaving it earlier ends the hosts. within:
+    the longest time in seconds without a report."""
 
     def __init__(self, spec: dict[str, Any], state_dir: Path, within: float) -> None:
         self._hosts = len(spec["hosts"])
         self._machines = self._hosts + spec["switch"]
         self._log = state_dir / "launch.log"
-        self._said, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._said.settimeout(within)
+        self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._reports.settimeout(within)
         environment = {MARK: str(state_dir), "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"}
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -137,37 +136,37 @@ class Launch:
                 cwd="/",
                 start_new_session=True,
             )
-        self._tell(json.dumps(spec).encode() + b"\n")
+        self._send(json.dumps(spec).encode() + b"\n")
 
     def __enter__(self) -> Launch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._said.close()
+        self._reports.close()
         self._process.kill()
         self._process.communicate()
 
     def pids(self) -> dict[str, int]:
-        """Each machine's first process, as this machine sees it."""
+        """Returns the pid of each machine's first process."""
         messages = [self._next("made") for _ in range(self._machines)]
         return {message["name"]: message["pid"] for message in messages}
 
     def go(self) -> None:
-        """The cables are in: build the hosts; return when every sshd listens."""
-        self._tell(b"1" * self._machines)
+        """Builds the hosts, after the cables are plugged in. Returns when every sshd listens."""
+        self._send(b"1" * self._machines)
         for _ in range(self._hosts):
             self._next("started")
 
-    def _tell(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # why it has ended is in its log
+        with contextlib.suppress(BrokenPipeError):  # its log shows why it has ended
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
     def _next(self, what: str) -> dict[str, Any]:
-        """The next message. LabError where it is an error, or none comes."""
+        """Returns the next message. Raises LabError for an error, or if none comes."""
         try:
-            received = self._said.recv(1 << 16)
+            received = self._reports.recv(1 << 16)
         except TimeoutError:
             raise LabError(f"not all hosts were {what} in time", hint="fewer hosts, or an idle machine") from None
         if not received:

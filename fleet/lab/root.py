@@ -1,4 +1,5 @@
-"""The root of a virtual host: this machine's disks seen through an overlay, everything else its own. Stdlib only."""
+"""Makes the root of a virtual host: this machine's disks through an overlay, all else its own. It needs the standard
+library only."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from typing import Any
 
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 1, 32, 4096, 16384, 1 << 18, 2
 DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "virtiofs", "9p", "nfs", "nfs4"}
-# Made again in every host, so what the head mounted there is not carried over.
+# new in every host, so nothing that the head mounted there is visible
 OWN = ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp")
-# What is mounted and made in a root, the current folder. $1: the folder that all hosts have as /share, as clusters have
-# their home folders. Of devices no disks: `rm -rf /` or a stray dd in a host harms nothing of this machine.
+# Makes mounts and devices in a root, the current folder. $1: the folder that all hosts have as /share. The devices have
+# no disks, so that `rm -rf /` or dd in a host does not harm this machine.
 OWN_MOUNTS = """
 mkdir -p share
 mount --bind "$1" share
@@ -54,10 +55,8 @@ def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str 
 
 
 def hide(path: str, disk: str, upper: str) -> None:
-    """Make `path` absent in the overlay that has `upper` over `disk`: a whiteout, the lower tree is not walked.
-
-    Also when there is no such path yet: what the head makes there later must not shine through.
-    """
+    """Hides `path` in the overlay that has `upper` over `disk`, by a whiteout. Also hides a path that does not exist
+    yet, as the head may make it later."""
     relative = os.path.relpath(path, disk)
     if not os.path.isdir(os.path.dirname(path)):
         return
@@ -75,7 +74,7 @@ def hide(path: str, disk: str, upper: str) -> None:
 
 
 def disks(without: list[str]) -> list[str]:
-    """Returns the mount points of this machine's disks, "/" first; an overlay does not look below a mount by itself."""
+    """Returns the mount points of this machine's disks, "/" first. An overlay does not include mounts below it."""
     found = ["/"]
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         left, _, right = line.partition(" - ")
@@ -87,7 +86,7 @@ def disks(without: list[str]) -> list[str]:
 
 
 def make_root(spec: dict[str, Any]) -> None:
-    """Enter a root of our own: this machine's disks below, all writes in a tmpfs that ends with the namespace."""
+    """Enters a new root over this machine's disks. All writes are in a tmpfs that ends with the namespace."""
     base = spec["mountpoint"]
     hidden = [*OWN, *spec["hidden"]]
     layers = {disk: f"layer{number}" for number, disk in enumerate(disks([*hidden, base]))}
@@ -99,7 +98,7 @@ def make_root(spec: dict[str, Any]) -> None:
         make_layer(layer)
         shutil.copystat(disk, f"{layer}/upper")
     for path in hidden:
-        # A folder may be reached through links: what is hidden is where it really lies.
+        # a folder may be reached through links, so its real path is hidden, too
         real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         for place in {path, real, os.path.realpath(path)}:
             disk = max((d for d in layers if f"{place}/".startswith(d.rstrip("/") + "/")), key=len)
@@ -119,7 +118,7 @@ def make_root(spec: dict[str, Any]) -> None:
     for own in OWN:
         os.makedirs(own[1:], exist_ok=True)
     for number, path in enumerate(spec["shown"]):
-        if path.startswith(tuple(f"{own}/" for own in OWN)):  # it is seen all the same
+        if path.startswith(tuple(f"{own}/" for own in OWN)):  # other paths are visible anyway
             os.makedirs(path[1:], exist_ok=True)
             make_layer(f"../shown{number}")
             overlay(path, path[1:], f"../shown{number}")
@@ -135,7 +134,7 @@ def make_layer(layer: str) -> None:
 
 
 def overlay(path: str, target: str, layer: str) -> None:
-    """Let this machine's folder `path` be seen at `target`; what is written there goes to the layer."""
+    """Mounts this machine's folder `path` at `target`. Writes are in the layer."""
     lower = os.open(path, os.O_PATH | os.O_DIRECTORY)  # by descriptor: a ':' or ',' in the path is harmless
     try:
         data = f"lowerdir=/proc/self/fd/{lower},upperdir={layer}/upper,workdir={layer}/work"

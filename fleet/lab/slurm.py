@@ -1,7 +1,7 @@
-"""Slurm in the lab: Debian's munged and slurmd in every host, slurmctld in the first, as root.
+"""Runs Slurm in the lab: Debian's munged and slurmd in every host, slurmctld in the first, as root.
 
-A host's processes are tracked as on real nodes, by control groups: what leaves its session ends with its step all the
-same. The hosts share this machine's freezer hierarchy, of which each sees a folder of its own as the whole.
+Control groups track a host's processes, as on real nodes: a process that leaves its session still ends with its step.
+The hosts share this machine's freezer hierarchy. Each sees one folder of it, as if that were the whole.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fleet.lab.processes import which
 from fleet.node.base.processes import read_file
 from fleet.slurmconf import SlurmNode, gres_conf, slurm_conf
 
-KEY = "munge.key"  # in the lab's folder: this lab has Slurm
+KEY = "munge.key"  # in the lab's folder, if the lab has Slurm
 PARTITION = "gpu1"
-GPUS = ("/dev/zero", "/dev/full")  # there are none; Slurm counts files
+GPUS = ("/dev/zero", "/dev/full")  # Slurm counts files as GPUs
 MEMORY_MIB = 4000
 SECONDS = 60.0
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n"
@@ -60,7 +60,7 @@ if [ -d {at}/{tag} ]; then find {at}/{tag} -depth -type d -exec rmdir '{{}}' +; 
 
 
 def start(folder: Path, tag: str, pids: Mapping[str, int]) -> None:
-    """Slurm for these hosts, and no others. pids: each one's first process. tag: names the lab's control groups."""
+    """Starts Slurm on these hosts. pids: host name -> its first process. tag: the name of the lab's control groups."""
     if not (folder / KEY).exists():
         with open(os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(128))
@@ -80,7 +80,7 @@ def start(folder: Path, tag: str, pids: Mapping[str, int]) -> None:
 
 
 def remove(folder: Path, tag: str) -> None:
-    """Take away what a lab that has ended leaves of it on this machine."""
+    """Removes the control groups and the key of a lab that has ended."""
     if (folder / KEY).exists():
         with tempfile.TemporaryDirectory(prefix="fleet-lab.") as at:
             _run(["unshare", "--mount", "sh", "-s"], REMOVE.format(at=at, tag=tag), None)

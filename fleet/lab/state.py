@@ -19,12 +19,16 @@ import yaml
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from fleet import own
+from fleet.codec import from_json
 from fleet.errors import InventoryError, LabError, UsageError
 from fleet.lab.processes import is_alive
+from fleet.node.base.errors import on_os_error
 from fleet.node.base.files import replace_file
 from fleet.node.base.locks import release, wait_for
 
-HEAD = "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up` makes a new lab or more hosts.\n"
+INVENTORY_COMMENT = (
+    "# `fleet -i lab ...` reads it; what you change stays until `fleet lab up` makes a new lab or more hosts.\n"
+)
 
 
 @dataclass
@@ -64,7 +68,7 @@ class State:
         return is_alive(self.switch_pid, self.switch_started)
 
 
-def instance() -> str:
+def read_lab_name() -> str:
     """Returns the lab's name, $FLEET_LAB or "lab": several labs may be up at once. Raises UsageError."""
     name = os.environ.get("FLEET_LAB") or "lab"
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?", name):
@@ -76,13 +80,15 @@ def instance() -> str:
 
 
 class Folder:
-    """Reads and writes the state folder: $FLEET_LAB_DIR, else ~/.fleet/lab/<instance>. It has mode 0700, as the
-    password and the hosts' keys are in it."""
+    """Reads and writes the state folder: $FLEET_LAB_DIR, else ~/.fleet/lab/NAME. It has mode 0700, as it holds the
+    password and the hosts' keys.
+
+    lab_name: the lab's name. shared: /share of all hosts."""
 
     def __init__(self) -> None:
-        self.instance = instance()
+        self.lab_name = read_lab_name()
         given = os.environ.get("FLEET_LAB_DIR")
-        self.path = Path(given).absolute() if given else Path.home().absolute() / ".fleet/lab" / self.instance
+        self.path = Path(given).absolute() if given else Path.home().absolute() / ".fleet/lab" / self.lab_name
         self.inventory = self.path / "inventory.yaml"
         self.password_file = self.path / "password"
         self.host_keys = self.path / "host_keys"
@@ -90,8 +96,8 @@ class Folder:
         self.shared = self.path / "share"  # /share of all hosts
 
     @property
-    def tag(self) -> str:
-        """Returns a name for what this lab makes on this machine. It is short: an interface name has 15 characters."""
+    def short_id(self) -> str:
+        """Returns the name of this lab's interface and control groups. An interface name has at most 15 characters."""
         return "fl" + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
 
     def create(self) -> None:
@@ -113,28 +119,26 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, within: float = 120.0) -> Iterator[None]:
-        """Keeps other `fleet lab` commands from the lab. Raises LabError where one still holds it after `within`
+        """Locks the lab for this command. Raises LabError if another command still holds the lock after `within`
         seconds."""
         self.create()
         with exclusive(self.path / "lock", within, f"another `fleet lab` command works on {self.path}"):
             yield
 
     def load(self) -> State:
-        """Returns the state on file, an empty one where there is none. Raises LabError where it cannot be read."""
+        """Returns the stored state, an empty one if there is none. Raises LabError if it cannot be read."""
         try:
-            raw = json.loads((self.path / "state.json").read_text(encoding="utf-8"))
-            hosts = {name: Machine(**machine) for name, machine in raw.pop("hosts").items()}
-            return State(**{**raw, "hosts": hosts})
+            return from_json(State, json.loads((self.path / "state.json").read_text(encoding="utf-8")))
         except FileNotFoundError:
             return State()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+        except (OSError, ValueError) as e:
             raise LabError(
                 f"{self.path / 'state.json'} cannot be read: {e}", hint="'fleet lab down' clears it away"
             ) from e
 
     def save(self, state: State) -> None:
-        """Writes the state. Writes the inventory, too, where it is missing or the hosts are others: until then, a
-        user's changes to it stay."""
+        """Writes the state. Writes the inventory only if it is missing or the hosts have changed, so that a user's
+        changes to it stay."""
         known = self.load().hosts if self.inventory.exists() else {}
         if known.keys() != state.hosts.keys():
             self._write_inventory(state)
@@ -144,12 +148,12 @@ class Folder:
         hosts = {name: {"address": machine.address} for name, machine in state.hosts.items()}
         defaults = {"user": "root", "python": sys.executable, "workdir": "~/work", "slots": 1}  # noqa: TID251
         text = yaml.safe_dump({"defaults": defaults, "hosts": hosts}, sort_keys=False, default_flow_style=None)
-        write_file(self.inventory, HEAD + text)
+        write_file(self.inventory, INVENTORY_COMMENT + text)
 
     def reset(self, state: State) -> None:
         """Writes the state of a lab that is not up, and removes its other files. Host keys and the network stay, so
-        that known_hosts of an earlier lab stays true."""
-        # *.new: what a command that was killed had begun to write
+        that entries in known_hosts stay valid."""
+        # *.new: files that a killed command was writing
         for path in (self.inventory, self.password_file, self.path / "launch.log", *self.path.glob("*.new")):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.shared, ignore_errors=True)
@@ -164,7 +168,7 @@ class Folder:
 
 def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
     """Makes an ed25519 host key for each host that has none. `down` and `up` keep it."""
-    # imported here, as commands that only read the lab's inventory need none of it
+    # imported here, as commands that only read the lab's inventory do not need it
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -180,8 +184,7 @@ def make_host_keys(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def select(state: State, hosts: Sequence[str]) -> list[str]:
-    """Returns the hosts of these node sets, in the lab's order. Raises UsageError for one that the lab does not
-    have."""
+    """Returns the hosts of these node sets, in the lab's order. Raises UsageError for an unknown host."""
     try:
         wanted = set(NodeSet(",".join(hosts), resolver=RESOLVER_NOGROUP))
     except NodeSetException as e:
@@ -194,17 +197,16 @@ def select(state: State, hosts: Sequence[str]) -> list[str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replaces a private file in one step: readers see the old or the new one, and a kill leaves one of them."""
+    """Replaces a private file atomically."""
     replace_file(os.fsencode(path), text.encode(), 0o600)
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
-    """Holds an flock on `path`. It ends with the process, so a killed one never blocks the next. Raises LabError."""
-    try:  # no link is followed: others who can write to the folder could have root make a file anywhere
+    """Holds an flock on `path`, which ends with the process. Raises LabError."""
+    # no link is followed: another user who can write to the folder could have root make a file anywhere
+    with on_os_error(LabError, f"cannot lock {path}"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as e:
-        raise LabError(f"cannot lock {path}: {e.strerror}") from e
     try:
         if not wait_for(fd, fcntl.LOCK_EX, within, lock=fcntl.flock):
             raise LabError(message, hint="wait for it, or end it and try again")
@@ -214,8 +216,8 @@ def exclusive(path: Path, within: float, message: str) -> Iterator[None]:
 
 
 def inventory_path() -> Path:
-    """Returns the inventory of the lab that is up, which `-i lab` means. Raises InventoryError where none is up."""
+    """Returns the inventory file of the lab, for `-i lab`. Raises InventoryError if the lab is not up."""
     folder = Folder()
     if not folder.inventory.exists() or not folder.load().up:
-        raise InventoryError(f"the lab {folder.instance!r} is not up", hint="fleet lab up 4")
+        raise InventoryError(f"the lab {folder.lab_name!r} is not up", hint="fleet lab up 4")
     return folder.inventory

@@ -1,4 +1,4 @@
-"""The lab's cables: addresses, the switch's bridge, a veth pair to each host and to the head, link rates."""
+"""Makes the lab's network: addresses, the switch's bridge, a veth pair to each host and to the head, link rates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def choose_network(taken: Iterable[ipaddress.IPv4Network], earlier: str | None, tag: str) -> ipaddress.IPv4Network:
-    """The /22 of a lab: the earlier one when it is free (known_hosts hold addresses), else one chosen by its tag."""
+    """Returns the /22 of a lab: the earlier one if it is free, as known_hosts hold its addresses, else one chosen by
+    the lab's tag."""
     slices = list(RANGE.subnets(new_prefix=PREFIX))
     start = int(tag[2:], 16) % len(slices)
     order = slices[start:] + slices[:start]
@@ -44,7 +45,7 @@ def host_address(network: ipaddress.IPv4Network, number: int) -> str:
 
 
 def parse_rate(text: str) -> int:
-    """Bits per second of "200mbit", "1gbit", "512kbit"."""
+    """Returns the bits per second of a text like "200mbit", "1gbit" or "512kbit". Raises UsageError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
     rate = int(float(match[1]) * UNITS[match[2]]) if match else 0
     if not 8_000 <= rate <= 1_000_000_000_000:
@@ -53,7 +54,7 @@ def parse_rate(text: str) -> int:
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a tool; LabError with its own message when it fails."""
+    """Runs a tool. Returns its stdout. Raises LabError with its message if it fails."""
     done = subprocess.run(argv, input=text, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
@@ -66,7 +67,7 @@ def in_switch(pid: int) -> list[str]:
 
 
 def taken_networks() -> list[ipaddress.IPv4Network]:
-    """The IPv4 networks of this machine's interfaces, other labs' among them."""
+    """Returns the IPv4 networks of this machine's interfaces, with those of other labs."""
     networks = []
     for link in json.loads(run(["ip", "-4", "-j", "addr"]) or "[]"):
         for address in link.get("addr_info", []):
@@ -76,25 +77,26 @@ def taken_networks() -> list[ipaddress.IPv4Network]:
 
 
 def remove_interface(name: str) -> None:
-    """Pull the head's cable; it may be gone already, with the switch."""
+    """Removes the head's interface, unless it is gone with the switch already."""
     subprocess.run(["ip", "link", "del", "dev", name], capture_output=True, check=False)
     if subprocess.run(["ip", "link", "show", "dev", name], capture_output=True, check=False).returncode == 0:
         raise LabError(f"cannot remove the interface {name}", hint=f"ip link del dev {name}")
 
 
 def mac(address: str) -> str:
-    """A locally administered MAC for an address: a host that comes back has the one that others remember."""
+    """Returns a locally administered MAC for an address. A restarted host has the same one, which others have
+    cached."""
     return "02:00:" + ipaddress.IPv4Address(address).packed.hex(":")
 
 
 def neighbours(addresses: Iterable[str]) -> str:
-    """Lines for `ip -batch` that give a host all MACs for good. One table of 1024 learned ones, not more, serves
-    all network namespaces of a machine: 64 hosts that all send to each other would overflow it."""
+    """Returns lines for `ip -batch` that give a host permanent entries for all MACs. Learned entries of all network
+    namespaces share a table of 1024, which 64 hosts that send to each other would overflow."""
     return "".join(f"neigh replace {a} lladdr {mac(a)} dev eth0 nud permanent\n" for a in addresses)
 
 
 def connect_head(tag: str, switch: int, network: ipaddress.IPv4Network) -> None:
-    """Make the bridge and plug the head into it: the one interface that this machine sees of a lab."""
+    """Makes the bridge, and connects the head to it by the only interface of the lab that this machine sees."""
     run(
         [*in_switch(switch), "ip", "-batch", "-"],
         "link add name lan type bridge forward_delay 0 mcast_snooping 0\nlink set dev lan up\n",
@@ -109,13 +111,13 @@ def connect_head(tag: str, switch: int, network: ipaddress.IPv4Network) -> None:
 
 
 def port(number: int) -> str:
-    """The switch's end of host `number`'s cable."""
+    """Returns the name of the switch's end of a host's cable."""
     return f"p{number}"
 
 
 def connect_hosts(switch: int, hosts: Mapping[int, Machine]) -> None:
-    """Plug hosts in, by the pid of the process that holds the host's namespace. Its card is called eth0."""
-    # what a host that died has left; it may vanish by itself this very moment
+    """Connects hosts by cards called eth0. hosts: pid of the process that holds the host's namespace -> host."""
+    # interfaces of dead hosts, which may vanish by themselves meanwhile
     old = [f"link del dev {port(host.number)}\n" for host in hosts.values()]
     new = [
         f"link add name eth0 netns {pid} address {mac(host.address)} "
@@ -130,18 +132,18 @@ def connect_hosts(switch: int, hosts: Mapping[int, Machine]) -> None:
 
 
 def ports(switch: int) -> dict[int, bool]:
-    """Host number -> whether its cable is in."""
+    """Returns host number -> True if its cable is plugged in."""
     links = json.loads(run([*in_switch(switch), "ip", "-j", "link", "show"]) or "[]")
     return {int(link["ifname"][1:]): "UP" in link["flags"] for link in links if re.fullmatch(r"p\d+", link["ifname"])}
 
 
 def set_cable(switch: int, number: int, up: bool) -> None:
-    """Pull a cable or put it back: nothing passes, no peer is notified (no RST), addresses and connections stay."""
+    """Pulls a cable, or plugs it in. Without it nothing passes, not even RST; addresses and connections stay."""
     run([*in_switch(switch), "ip", "link", "set", "dev", port(number), "up" if up else "down"])
 
 
 def shape(where: list[str], device: str, rate: str) -> None:
-    """Limit what `device` sends to `rate`, "none": no limit. where: the argv that enters its namespace, or []."""
+    """Limits what `device` sends to `rate`; "none": no limit. where: the argv that enters its namespace, or []."""
     arguments = ["noqueue"]
     if rate != "none":  # a token bucket: a burst of 10 ms (64 KiB at least, one offloaded packet), 50 ms of queue
         bits = parse_rate(rate)

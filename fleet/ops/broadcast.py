@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fleet.errors import UsageError
 from fleet.model import Host, Inventory
 from fleet.ops.plans import Files, Line, PerHost
 from fleet.requests.sync import SyncData
-from fleet.rules.units import PREFIXES, size_text
+from fleet.rules.units import bytes_of, size_text
 
 __all__ = ["BroadcastPlan", "Item", "plan", "run"]
 
@@ -100,20 +100,13 @@ def _source(path: str, origin: Host | None) -> Path:
 
 def _split(text: str, here: bool) -> tuple[str, str | None]:
     path, colon, dest = text.rpartition(":")
-    if not colon or here and _exists(text):
+    if not colon or here and os.path.exists(os.path.expanduser(text)):
         path, dest_or_none = text, None
     else:
         dest_or_none = dest
     if not path or dest_or_none == "" or "\0" in text:
         raise UsageError(f"--data {text!r}: {'PATH' if not path else 'DEST'} is empty", hint="--data PATH[:DEST]")
     return path, dest_or_none
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).expanduser().exists()
-    except (OSError, RuntimeError):  # too long a name, no such user
-        return False
 
 
 def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
@@ -133,10 +126,11 @@ def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
 
 def parse_rate(text: str) -> int:
     """Bytes a second of "100MB", "1.5GiB", "200mbit" (bits), with or without "/s"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?i?)(bit|b)?(?:/s)?", text.strip().lower())
-    if match is None or match[2] not in PREFIXES:
+    number = text.strip().lower().removesuffix("/s")
+    rate = bytes_of(number.removesuffix("bit"))
+    if rate is None:
         raise UsageError(f"--limit {text!r} is not a rate", hint="for instance 100MB (bytes a second) or 200mbit")
-    rate = float(match[1]) * PREFIXES[match[2]] / (8 if match[3] == "bit" else 1)
+    rate /= 8 if number.endswith("bit") else 1
     if rate < 1000:
         raise UsageError(f"--limit {text!r} is too little", hint="1kB is the least")
     return int(rate)

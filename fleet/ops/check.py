@@ -1,7 +1,8 @@
-"""`fleet check`: one round trip a host fetches the facts, rules turn them into findings."""
+"""Plans and runs `fleet check`: one round trip a host fetches the facts, and rules turn them into findings."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -10,17 +11,18 @@ from typing import Any
 from fleet.codec import plain
 from fleet.each import failed
 from fleet.engines import engine
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, EXIT_PREFLIGHT, FleetError, Interrupted
 from fleet.events import Notice
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops import network, pairs
-from fleet.ops.facts import HasFacts, ask, asked
+from fleet.ops import bench, health, network, pairs
+from fleet.ops.facts import HasFacts, ask, probe_specs
 from fleet.ops.network import Measured
 from fleet.ops.plans import Line, PerHost, around
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts
 from fleet.requests.hosts import Check
-from fleet.rules.judge import judge
+from fleet.rules.history import recalled, updated, with_past
+from fleet.rules.judge import applied, causes_of, ignored, known_rules, silenced
 from fleet.rules.rule import Finding, View, Want
 from fleet.rules.view import view
 from fleet.runtime import Runtime
@@ -28,24 +30,27 @@ from fleet.runtime import Runtime
 
 @dataclass(frozen=True)
 class Checked(Report):
-    """views: host name -> its facts with what follows from them, of every host that answered, in inventory order.
-    measured: of all hosts together, with --network."""
+    """Reports a check. views: host name -> its facts and what follows from them, of every host that responded, in
+    inventory order. measured: the results of --network. silenced: the findings that the inventory has hosts ignore."""
 
     views: Mapping[str, View] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     measured: Measured = Measured()
+    silenced: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """specs: host name -> what fleet/node/preflight/probe.py is fed."""
+    """Describes a check. specs: host name -> spec of fleet/node/preflight/probe.py. scope: see
+    fleet/ops/health.py."""
 
     hosts: tuple[Host, ...]
     request: Check
     specs: Mapping[str, Mapping[str, Any]]
+    scope: str
 
     def describe(self) -> dict[str, Any]:
-        """Names of variables, never their values."""
+        """Returns the specs, with the names of variables only."""
         return {name: {**spec, "env": sorted(spec["env"])} for name, spec in self.specs.items()}
 
     def lines(self) -> Iterator[Line]:
@@ -64,17 +69,18 @@ class CheckPlan:
 
 
 def plan(inventory: Inventory, request: Check) -> CheckPlan:
-    """Pure: what each host is to report."""
-    return CheckPlan(inventory.hosts, request, asked(inventory, request))
+    """Returns the plan. Pure. Raises InventoryError for a rule to be ignored that does not exist."""
+    known_rules(inventory.hosts)
+    return CheckPlan(inventory.hosts, request, probe_specs(inventory, request), health.scope_of(inventory.source))
 
 
 def run(plan: CheckPlan, runtime: Runtime) -> Checked:
-    """Probe every host and judge them. exit_code: 122 and its like when a host could not be probed, else 123 with an
-    error among the findings, else 0."""
+    """Probes every host and applies the rules. exit_code: 122 or similar if a host could not be probed, else 123 if a
+    finding is an error, else 0."""
 
     def task(host: Host) -> Facts:
         way = pairs.way(plan.hosts, host, master) if len(plan.hosts) > 1 else None
-        return ask(sessions.get(host), {**plan.specs[host.name], "way": way}, runtime.cancel)
+        return ask(sessions.get(host), {**plan.specs[host.name], "way": way, "health": True}, runtime.cancel)
 
     master = pairs.master(plan.hosts[0], runtime.transport) if plan.hosts else ""
     with closing(Sessions(runtime)) as sessions:
@@ -82,31 +88,51 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
         pairs.look(plan.hosts, facts, sessions)
         live = sorted({str(run["run"]) for one in facts.values() for run in one.get("runs") or ()})
         measured = Measured()
-        if plan.request.network and live:
-            text = f"bandwidth is not measured beside runs that are live: {', '.join(live)}"
+        there = tuple(host for host in plan.hosts if host.name in facts)
+        if live and (plan.request.network or plan.request.bench):
+            text = f"nothing is measured beside runs that are live: {', '.join(live)}"
             runtime.emit(Notice("warning", text, None, "again when they have ended"))
-        elif plan.request.network:
-            measured = network.look(
-                tuple(host for host in plan.hosts if host.name in facts), facts, plan.specs, sessions
-            )
+        else:
+            if plan.request.network:
+                measured = network.look(there, facts, plan.specs, sessions)
+            if plan.request.bench:
+                bench.measure(there, facts, plan.specs, sessions)
+            if runtime.cancel.is_set() and (plan.request.network or plan.request.bench):
+                raise Interrupted("interrupted while measuring")
     results = tuple(
         Result(host.name, ok=True, exit_status=0, answer=HasFacts(facts[host.name]))
         if host.name in facts
         else failed(host, errors[host.name])
         for host in plan.hosts
     )
-    views = {host.name: view_of(host, facts[host.name], plan.request) for host in plan.hosts if host.name in facts}
-    findings = tuple(judge(views))
+    kept, wrong = health.load()
+    for name, before in recalled(kept, facts, plan.scope).items():
+        facts[name]["before"] = before
+    views = {host.name: view_of(host, facts[host.name], plan.request) for host in there}
+    found, quiet = applied(views), tuple(silenced(views))
+    findings = tuple(with_past(causes_of(found, quiet), views))
+    try:
+        health.keep(lambda kept: updated(kept, views, [*found, *quiet], plan.scope, time.time()))
+    except (OSError, FleetError, RuntimeError) as error:  # the last: no home
+        wrong = f"what was found is not kept for the next check: {error}"
+    if wrong:
+        runtime.emit(Notice("warning", wrong))
     code = exit_code_of(results)
     if code in (EXIT_OK, EXIT_HOST_FAILED) and any(finding.severity == "error" for finding in findings):
         code = EXIT_PREFLIGHT
     data = {
         "findings": plain(findings),
+        "silenced": plain(quiet),
         **({"network": vars(measured)} if plan.request.network else {}),
     }
-    return Checked("check", results, code, data, views, findings, measured)
+    return Checked("check", results, code, data, views, findings, measured, quiet)
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:
-    """A host's facts against what the inventory wants of it."""
-    return view(facts, Want(host.name, host.slots, host.devices, engine(request.engine).modules, request.timeout))
+    """Returns a host's facts, with what the inventory requires of it."""
+    return view(
+        facts,
+        Want(
+            host.name, host.slots, host.devices, engine(request.engine).modules, request.timeout, ignore=ignored(host)
+        ),
+    )

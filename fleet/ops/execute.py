@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from fleet.background import background
 from fleet.each import on_each
-from fleet.errors import DeadlineError, FleetError, Interrupted, Reason
+from fleet.errors import DeadlineError, FleetError, Interrupted, LimitError, Reason, UsageError
 from fleet.events import Event, Finished, Output
+from fleet.inventory.fields import FieldError, host_name
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.ops.outdir import Outdir
+from fleet.node.base.errors import on_os_error
 from fleet.ops.plans import Line, PerHost, around
-from fleet.requests.exec import Exec
+from fleet.own import given_folder, private
+from fleet.requests.hosts import Exec
 from fleet.runtime import Runtime
 from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
-from fleet.transport.command import Command, Words
+from fleet.transport.command import Command, CommandSpec
 from fleet.transport.input import Feed, distribute
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
+OUTDIR_ENDINGS = ("out", "err")  # of files of STREAMS
 SILENCE_SECONDS = 15.0  # after which a host is lost
 END_SECONDS = 8.0  # beyond the grace period: command.sh waits 5 s for killed processes to be gone
 
 
 @dataclass(frozen=True)
 class ExecPlan:
-    """Describes what runs where. specs: host name -> the command."""
+    """Describes the commands. specs: host name -> its command."""
 
     hosts: tuple[Host, ...]
     request: Exec
-    specs: Mapping[str, Words]
+    specs: Mapping[str, CommandSpec]
 
     def describe(self) -> dict[str, Any]:
-        """Returns what --dry-run shows: values of variables are left out."""
+        """Returns the plan as JSON, with the names of variables only."""
         return {
             name: {
                 **({"argv": list(spec.argv)} if spec.argv is not None else {"line": spec.line}),
                 **({} if spec.activate is None else {"activate": spec.activate}),
-                **({} if spec.within is None else {"env_of": spec.within[0] or "python3"}),
+                **({} if spec.interpreter is None else {"env_of": spec.interpreter[0] or "python3"}),
                 "env": sorted(spec.env),
             }
             for name, spec in self.specs.items()
@@ -68,7 +73,7 @@ def plan(inventory: Inventory, request: Exec) -> ExecPlan:
         inventory.hosts,
         request,
         {
-            host.name: Words(
+            host.name: CommandSpec(
                 request.argv or None,
                 request.shell,
                 inventory.env_for(host),
@@ -81,11 +86,10 @@ def plan(inventory: Inventory, request: Exec) -> ExecPlan:
 
 
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
-    """Runs the plan on all hosts. Emits Output events as bytes arrive; returns results in inventory order. With
-    standard input it ignores the fan-out and starts all hosts at once: no part of the input can wait for a later
-    host."""
+    """Runs the plan on all hosts. Emits Output events as bytes arrive. Returns the results in inventory order. With
+    standard input it ignores the fan-out and starts all hosts at once, as the input cannot wait for later hosts."""
     request = plan.request
-    # 16 chunks: how far the input of one host may be ahead of another's
+    # 16 chunks: the input of one host may be so far ahead of another's
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
     places = {name: place for place, name in enumerate(plan.specs)}
     spool, outdir = Spool(), Outdir(request.outdir, plan.specs) if request.outdir else None
@@ -97,10 +101,12 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         error: FleetError | None = None
         mark = f"exec-{uuid.uuid4().hex}"  # its own for each host: two names may lead to one machine
         spec = plan.specs[host.name]
-        words = replace(spec, env={**spec.env, "FLEET_HOST": host.name, "FLEET_RANK": str(places[host.name])})
-        with Command(session, words, mark, request.grace, feeds.get(host.name)) as command:
-            # in a thread: the signal handler must not wait for a node
-            undo = runtime.cancel.on_set(lambda: background("end", command.end))
+        env = {**spec.env, "FLEET_HOST": host.name, "FLEET_RANK": str(places[host.name])}
+        with (
+            Command(session, replace(spec, env=env), mark, request.grace, feeds.get(host.name)) as command,
+            # in another thread, as the signal handler must not wait for a node
+            runtime.cancel.calling(lambda: background("end", command.end)),
+        ):
             try:
                 for number, data in command.output(
                     silence=SILENCE_SECONDS, timeout=request.timeout, patience=request.grace + END_SECONDS
@@ -111,20 +117,18 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
                         streams[number].add(data)
                     runtime.emit(Output(host.name, STREAMS[number], data))
                 if command.left is not None:
-                    error = _cut_short(command.left, request, host.name, asked=runtime.cancel.is_set())
+                    error = _cut_short(command.left, request, host.name, interrupted=runtime.cancel.is_set())
             except DeadlineError:
                 error = DeadlineError(
                     f"still running after {request.timeout:g} s; whether it ended there is not known",
                     host=host.name,
                     hint=_look(host.name),
                 )
-            finally:
-                undo()
         status = command.status
         return Result(host.name, status == 0, status, streams[0].whole(), streams[1].whole(), error)
 
     def emit(event: Event) -> None:
-        if isinstance(event, Finished) and event.result.host in feeds:  # also where the host was never reached
+        if isinstance(event, Finished) and event.result.host in feeds:  # also if the host was not reached
             feeds[event.result.host].over = True
         runtime.emit(event)
 
@@ -133,10 +137,10 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     return Report("exec", results, exit_code_of(results))
 
 
-def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, asked: bool) -> FleetError:
+def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, interrupted: bool) -> FleetError:
     """Returns the error of a command that was ended early. left: (pid, command) of each process that could not be
-    ended. asked: Ctrl-C ended it, not --timeout."""
-    timed = request.timeout is not None and not asked
+    ended. interrupted: Ctrl-C ended it, not --timeout."""
+    timed = request.timeout is not None and not interrupted
     begin = f"still running after {request.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted
     if not left:
@@ -149,3 +153,31 @@ def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, asked:
 
 def _look(host: str) -> str:
     return f"another user's, or stuck in the kernel? fleet exec -w {host} -- ps -ef"
+
+
+class Outdir:
+    """Writes each host's output to files of its own in a folder of this machine, empty ones at first. A file that
+    another user has put in their place is replaced, and not written through. Raises UsageError."""
+
+    def __init__(self, folder: str | os.PathLike[str], hosts: Iterable[str]) -> None:
+        self._folder = Path(folder)
+        try:
+            given_folder(self._folder, "--outdir")
+            for name in hosts:
+                for ending in OUTDIR_ENDINGS:
+                    place = self._folder / f"{host_name(name)}.{ending}"
+                    place.unlink(missing_ok=True)
+                    place.open("xb").close()
+        except FieldError as error:
+            raise UsageError(f"--outdir: no file can be called so: {error.message}") from None
+        except OSError as error:
+            raise UsageError(f"--outdir: {error.filename}: {error.strerror}", hint="name a folder of yours") from None
+
+    def add(self, host: str, stream: int, data: bytes) -> None:
+        """Writes what came to the end of a file. LimitError where there is no room for it."""
+        text, hint = f"{self._folder} takes no more output", "--outdir DIR writes elsewhere"
+        with (
+            on_os_error(LimitError, text, kind="room", hint=hint),
+            open(self._folder / f"{host}.{OUTDIR_ENDINGS[stream]}", "ab", opener=private) as file,
+        ):
+            file.write(data)

@@ -1,4 +1,4 @@
-"""Asks one host for its facts, for `check` and for a launch's preflight."""
+"""Fetches the facts of one host, for `check` and for a launch's preflight."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def training(inventory: Inventory, host: Host) -> Training:
     }
 
 
-def asked(inventory: Inventory, request: Check) -> dict[str, dict[str, Any]]:
-    """Returns what the probe of each host is fed."""
+def probe_specs(inventory: Inventory, request: Check) -> dict[str, dict[str, Any]]:
+    """Returns host name -> the spec of its probe."""
     common = {"deadline": request.timeout, "modules": list(engine(request.engine).modules)}
     return {host.name: {**training(inventory, host), **common} for host in inventory.hosts}
 
 
 def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:
-    """Returns what node/preflight/probe.py reports for `spec`. hurry: ends the host's waiting for others. The node's
-    clock is read while its steps run, so that it costs no round trip of its own."""
+    """Returns the report of node/preflight/probe.py for `spec`. hurry: a latch that ends the node's wait for others.
+    The node's clock is read while its checks run, which costs no extra round trip."""
     facts: Facts = {}
     samples: list[tuple[float, float]] = []
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
         deadline = program.clock.monotonic() + spec["deadline"] + 2 * SILENCE_SECONDS
         if hurry:
             at_end.callback(hurry.on_set(lambda: program.send({"op": "done"})))
-        sent = time.time()  # until python has started there, so the first answer is the least certain one
+        sent = time.time()  # python starts only now, so the first sample is the least certain one
         program.send({"op": "clock"})
         for frame in program.frames(silence=SILENCE_SECONDS, deadline=deadline, cancel=cancel):
             message = frame.decode(Probed) if frame.kind == MESSAGE else {}
@@ -65,6 +65,8 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
                 if len(samples) < CLOCK_SAMPLES:
                     sent = time.time()
                     program.send({"op": "clock"})
+    facts.pop("before", None)  # the head's own
+    facts.pop("speeds", None)
     if not facts:
         raise ProtocolError("it told no facts", session.host.name)
     uncertainty, offset = min(samples, default=(inf, 0.0))
@@ -73,7 +75,8 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
     return facts
 
 
-def sample(asked: float, theirs: float, now: float) -> tuple[float, float]:
-    """Returns (uncertainty, offset) in seconds, the node's clock less ours, of a round trip: it was read at the middle
-    of the trip, give or take half of it; where our own clock was set back meanwhile nothing is certain."""
-    return (now - asked) / 2 if now >= asked else inf, theirs - (asked + now) / 2
+def sample(sent: float, theirs: float, now: float) -> tuple[float, float]:
+    """Returns (uncertainty, offset) in seconds of a round trip. The offset is the node's clock less ours. The node's
+    clock was read at the middle of the trip, give or take half of it. If our clock was set back, the uncertainty is
+    infinite."""
+    return (now - sent) / 2 if now >= sent else inf, theirs - (sent + now) / 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from fleet.answers.hosts import Listening, PortHolder, Preview
+from fleet.answers.hosts import Listening, PortHolder
 from fleet.codec import from_json, plain
 from fleet.each import on_each
 from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, ConnectError, HostFailed, Reason
@@ -29,25 +29,25 @@ SCAN_SECONDS = 30.0
 AFTER_GRACE_SECONDS = 20.0
 
 
-class Left(NamedTuple):
+class Spared(NamedTuple):
     """Holds why a listener is not ended, and a hint."""
 
     reason: str
     hint: str | None = None
 
 
-UNSEEN = Left(
+UNSEEN = Spared(
     "its process cannot be seen: another user's, in another container, or the kernel's",
     "connect as root to see and end other users' processes",
 )
-DECLINED = Left("left alone, as you said")
-UNKNOWN = Left("the host did not answer any more: unknown")
-NEWCOMER = Left("it took the port over meanwhile", "something restarts it: end that, or run kill-port again")
+DECLINED = Spared("left alone, as you said")
+UNKNOWN = Spared("the host did not answer any more: unknown")
+NEWCOMER = Spared("it took the port over meanwhile", "something restarts it: end that, or run kill-port again")
 OF_NODE = {"not permitted": "connect as root, or as that user"}  # reason reported by a node -> hint
 
 
-def foreign(user: str) -> Left:
-    return Left(f"it belongs to {user}", "--force ends other users' processes, where that is permitted")
+def foreign(user: str) -> Spared:
+    return Spared(f"it belongs to {user}", "--force ends other users' processes, where that is permitted")
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,27 @@ class Scanned(Inside):
 
 
 @dataclass(frozen=True)
-class Over(Inside):
-    """Holds what a node reported after ending listeners."""
+class Ended(Inside):
+    """Holds a node's report after ending listeners."""
 
-    told: messages.Ended
+    reported: messages.Ended
 
 
 @dataclass(frozen=True)
 class Listener:
     """Describes a process that listens on a port of a host. facts: the node's entry, see fleet/node/ports/kill_port.py.
 
-    left: why it is not ended, None if it may be. ended: it has ended.
+    spared: why it is not ended, None if it may be. ended: it has ended.
     """
 
     host: str
     facts: messages.Listener
-    left: Left | None = None
+    spared: Spared | None = None
     ended: bool = False
 
     @property
     def reason(self) -> str | None:
-        return self.left.reason if self.left is not None else None
+        return self.spared.reason if self.spared is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -104,7 +104,7 @@ class KillPlan:
     @property
     def targets(self) -> tuple[Listener, ...]:
         """Returns the listeners that would be ended."""
-        return tuple(listener for listener in self.listeners if listener.left is None)
+        return tuple(listener for listener in self.listeners if listener.spared is None)
 
     @property
     def shown(self) -> dict[str, list[PortHolder]]:
@@ -123,22 +123,22 @@ class KillPlan:
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
     """Returns for each host the listeners on these ports, as Scanned."""
 
-    ways = dialled((*inventory.hosts, *inventory.unselected), runtime)
+    ssh_ports = ssh_ports_of((*inventory.hosts, *inventory.unselected), runtime)
 
     def task(session: Session, host: Host) -> Result:
-        spec = {"op": "scan", "ports": list(ports), "dialled": ways.get(host.name, [])}
+        spec = {"op": "scan", "ports": list(ports), "dialled": ssh_ports.get(host.name, [])}
         answer = call(session, "ports.kill_port", spec, messages.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
         return Result(host.name, ok=True, exit_status=0, answer=Scanned(answer["listeners"]))
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
 
-def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
-    """Returns host name -> the ports at which fleet connects to the host's address, be it for this host or for another
-    one that is forwarded there. What listens on such a port carries connections, even if it is not sshd."""
+def ssh_ports_of(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
+    """Returns host name -> the ports at which fleet connects to the host's address. Another host of the inventory may
+    be forwarded there. The process on such a port carries SSH connections, even if it is not sshd."""
     targets = {}
     for host in hosts:
-        with suppress(ConnectError):  # connecting to a selected host reports it
+        with suppress(ConnectError):  # the connection to a selected host reports it
             if target := runtime.transport.resolve(host):
                 targets[host.name] = target
     ports = grouped((target.address, target.port) for target in targets.values())
@@ -148,7 +148,7 @@ def dialled(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
 def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> KillPlan:
     """Returns the plan: which of the listeners that `look` found are to be ended, and why others are not. Pure."""
     listeners = tuple(
-        Listener(result.host, facts, why_left(facts, request.force, request.runs))
+        Listener(result.host, facts, why_spared(facts, request.force, request.runs))
         for result in found
         if result.ok
         for facts in result.read(Scanned).listeners
@@ -156,17 +156,18 @@ def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> 
     return KillPlan(inventory.hosts, request, listeners, found, inventory.unselected)
 
 
-def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Left | None:
-    """Returns why a listener is not ended, None if it is to be. runs: ids or names of runs that may lose theirs."""
+def why_spared(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Spared | None:
+    """Returns why a listener is not ended, None if it is to be. runs: ids or names of runs whose listeners may be
+    ended."""
     if facts["pid"] is None:
         return UNSEEN
     if facts["refused"]:
-        return Left(f"{facts['refused']}, it is never ended")
+        return Spared(f"{facts['refused']}, it is never ended")
     if not facts["own"] and not force:
         return foreign(facts["user"])
     run_id = facts["run_id"]
     if facts["live"] and run_id and not any(run in (run_id, run_name(run_id)) for run in runs):
-        return Left(
+        return Spared(
             f"it belongs to the live run {run_id}", f"'fleet stop {run_id}' ends it; or name it: --run {run_id}"
         )
     return None
@@ -175,14 +176,14 @@ def why_left(facts: messages.Listener, force: bool, runs: Collection[str] = ()) 
 def run(plan: KillPlan, runtime: Runtime) -> Report:
     """Ends the plan's targets. A host is ok if no process listens on the ports any more."""
     by_host = grouped((listener.host, listener) for listener in plan.targets)
-    ways = dialled((*plan.hosts, *plan.unselected), runtime)
+    ssh_ports = ssh_ports_of((*plan.hosts, *plan.unselected), runtime)
 
     def task(session: Session, host: Host) -> Result:
         approved = sorted({(t.facts["pid"], t.facts["start"], t.facts["uid"]) for t in by_host[host.name]})
         spec = {
             "op": "end",
             "ports": sorted(plan.request.ports),
-            "dialled": ways.get(host.name, []),
+            "dialled": ssh_ports.get(host.name, []),
             "approved": approved,
             "grace": plan.request.grace,
             "force": plan.request.force,
@@ -195,7 +196,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             timeout=plan.request.grace + AFTER_GRACE_SECONDS,
             cancel=runtime.cancel,
         )
-        return Result(host.name, ok=True, exit_status=0, answer=Over(answer))
+        return Result(host.name, ok=True, exit_status=0, answer=Ended(answer))
 
     hosts = [host for host in plan.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}
@@ -206,7 +207,7 @@ def preview(plan: KillPlan) -> Report:
     """Returns the report of --dry-run: who listens. Nothing is ended."""
     shown = plan.shown
     results = tuple(replace(r, answer=Listening(shown[r.host])) for r in plan.results)
-    return Report("kill-port", results, exit_code_of(results), answer=Preview())
+    return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
 
 
 def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
@@ -232,26 +233,26 @@ def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
 
 def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
     """Returns the error of a host where a process still listens, None without one."""
-    left = [each for each in listeners if not each.ended]
-    if not left:
+    held = [each for each in listeners if not each.ended]
+    if not held:
         return None
     reasons = dict.fromkeys(
-        f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in left
+        f"port {each.facts['port']} is held{f' by pid {each.pid}' if each.pid else ''}: {each.reason}" for each in held
     )
-    hint = next((each.left.hint for each in left if each.left is not None and each.left.hint), None)
+    hint = next((each.spared.hint for each in held if each.spared is not None and each.spared.hint), None)
     return HostFailed(Reason.of_node("; ".join(reasons)), host=host, hint=hint)
 
 
 def _outcome(listener: Listener, second: Result | None) -> Listener:
-    if listener.left is not None:
+    if listener.spared is not None:
         return listener
     if second is None:
-        return replace(listener, left=DECLINED)
+        return replace(listener, spared=DECLINED)
     if not second.ok:
-        return replace(listener, left=UNKNOWN)
-    reason = second.read(Over).told["reasons"].get(str(listener.pid))
-    left = Left(reason, OF_NODE.get(reason)) if reason is not None else None
-    return replace(listener, left=left, ended=listener.pid in second.read(Over).told["ended"])
+        return replace(listener, spared=UNKNOWN)
+    reason = second.read(Ended).reported["reasons"].get(str(listener.pid))
+    spared = Spared(reason, OF_NODE.get(reason)) if reason is not None else None
+    return replace(listener, spared=spared, ended=listener.pid in second.read(Ended).reported["ended"])
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
@@ -263,6 +264,6 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
     seen = {who(each.facts) for each in known}
     return [
         Listener(second.host, facts, NEWCOMER)
-        for facts in second.read(Over).told["listeners"]
+        for facts in second.read(Ended).reported["listeners"]
         if who(facts) not in seen
     ]

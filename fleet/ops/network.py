@@ -7,23 +7,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from fleet.events import Notice
 from fleet.model import Host
+from fleet.node.base.wire import at_port
 from fleet.node.facts.ask import NOT_HERE
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
-from fleet.ops.pairs import Meeting, advertised, visit
+from fleet.ops.bench import Order, bench, figures
+from fleet.ops.pairs import advertised, visit
 from fleet.ops.sessions import Sessions
-from fleet.protocol.messages.facts import Benched, Facts, FreePort, Link
+from fleet.protocol.messages.facts import Facts, Link, Reduced
 from fleet.rules.links import slow_pairs
 from fleet.rules.pairs import Pair
-from fleet.transport.program import Program, first_word, last_word
 
-MEASURE_SECONDS = 1.6
+ALL_ROUNDS, LEAST, MOST = 12.0, 0.5, 1.6  # seconds of all rounds together, of one at least, at most
 STREAMS = 2
-AGAIN = 3  # rounds in which slow pairs are measured once more
-BENCH_SECONDS = 90.0
+AGAIN = 8  # rounds in which slow pairs are measured once more
+UNEVEN = 0.9  # of the other direction: each may have held up the other
 # Runs in the training interpreter of each host, as one rank. The first time is not counted, the second shows how often
 # there is time for it.
 ALL_REDUCE = (
@@ -94,19 +95,19 @@ def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
 
 
 def again(names: Sequence[str], slow: Iterable[Pair]) -> list[dict[str, list[str]]]:
-    """Returns rounds in which slow pairs have the network for themselves: hosts of many with partners of few first, as
-    a slow host is to be distinguished from its partner."""
-    left = {frozenset(pair) for pair in slow}
+    """Returns rounds in which slow pairs have the network for themselves, in one direction: hosts of many with partners
+    of few first, as a slow host is to be distinguished from its partner."""
+    left = {*slow}
     times = {name: sum(name in pair for pair in left) for name in names}
     found = list[dict[str, list[str]]]()
     while left and len(found) < AGAIN:
-        partner = dict[str, list[str]]()
-        for pair in sorted(left, key=lambda pair: (min(times[name] for name in pair), sorted(pair))):
-            if not pair & partner.keys():
-                a, b = pair
-                partner |= {a: [b], b: [a]}
+        busy, dials = set[str](), dict[str, list[str]]()
+        for pair in sorted(left, key=lambda pair: (min(times[name] for name in pair), pair)):
+            if busy.isdisjoint(pair):
+                busy.update(pair)
+                dials[pair[0]] = [pair[1]]
                 left.discard(pair)
-        found.append({name: partner.get(name, []) for name in names})
+        found.append({name: dials.get(name, []) for name in names})
     return found
 
 
@@ -115,7 +116,8 @@ def rates(
 ) -> dict[Pair, Link]:
     """Returns what each pair of these rounds has. at: the address of each host."""
     listen = {name: [address] for name, address in at.items()}
-    measured = visit(hosts, listen, rounds, sessions, MEASURE_SECONDS, STREAMS).links if rounds else {}
+    seconds = min(MOST, max(LEAST, ALL_ROUNDS / max(1, len(rounds))))
+    measured = visit(hosts, listen, rounds, sessions, seconds, STREAMS).links if rounds else {}
     return {
         pair: {
             "mbit": round(sum(8e-6 * each["bytes"] / each["seconds"] for each in streams), 1),
@@ -134,7 +136,8 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
     there = [host for host in hosts if "pairs" in raw[host.name]]
     names, at = [host.name for host in there], {host.name: advertised(raw[host.name]) for host in there}
     found = rates(there, at, circle(names), sessions)
-    slow = slow_pairs({pair: link["mbit"] for pair, link in found.items() if not link["least"]})
+    mbit = {pair: link["mbit"] for pair, link in found.items()}
+    slow = slow_pairs(mbit) | {(a, b) for (a, b), rate in mbit.items() if rate < UNEVEN * mbit.get((b, a), 0.0)}
     once_more = rates(there, at, again(names, slow), sessions)
     for pair, link in found.items():
         best = max(link, once_more.get(pair, link), key=lambda each: each["mbit"])
@@ -142,36 +145,6 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
 
 
 # -- what others' programs measure ---------------------------------------------------------------------------------
-class Order(NamedTuple):
-    """A program that a host runs. program: None for the interpreter that trains."""
-
-    program: str | None
-    argv: list[str]
-    env: Mapping[str, str] = {}
-    delay: float = 0.0
-
-
-def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions: Sessions) -> dict[str, Benched]:
-    """Returns how the programs ended that hosts run at once. orders: of the hosts' free ports the Order of each."""
-    ports, meeting = dict[str, int](), Meeting({host.name for host in hosts})
-
-    def task(host: Host) -> Benched:
-        try:
-            with Program(sessions.get(host), "preflight.bench", specs[host.name]) as program:
-                ports[host.name] = first_word(program, FreePort, timeout=BENCH_SECONDS, cancel=cancel)["port"]
-                meeting.come(host.name)
-                meeting.wait(BENCH_SECONDS, cancel)
-                order = orders(ports)[host.name] if len(ports) == len(hosts) else Order("false", [])
-                program.send({"op": "run", **order._asdict()})
-                return last_word(program, Benched, timeout=BENCH_SECONDS, cancel=cancel)
-        finally:
-            meeting.come(host.name)
-
-    cancel = sessions.runtime.cancel
-    ended, errors = sessions.each(tuple(hosts), task, "measuring")
-    return {**ended, **{name: {"status": None, "out": "", "why": str(error)} for name, error in errors.items()}}
-
-
 def all_reduce(
     hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
 ) -> dict[str, Any] | None:
@@ -187,7 +160,9 @@ def all_reduce(
     backend, first = "nccl" if gpus else "gloo", advertised(raw[names[0]])
 
     def orders(ports: Mapping[str, int]) -> dict[str, Order]:
-        at = f"tcp://{f'[{first}]' if ':' in first else first}:{ports[names[0]]}"
+        if len(ports) < len(names):
+            return {}
+        at = f"tcp://{at_port(first, ports[names[0]])}"
         argv = {name: [n, len(names), at, backend] for n, name in enumerate(names)}
         return {name: Order(None, ["-c", ALL_REDUCE, json.dumps(argv[name])], interfaces(raw[name])) for name in names}
 
@@ -196,13 +171,10 @@ def all_reduce(
         if each["status"] != 0:
             emit(Notice("warning", f"no all-reduce with {backend}: {each['why'] or 'it failed'}", name))
             return None
-    try:
-        result = json.loads(ended[names[0]]["out"].splitlines()[-1])
-        seconds, size = float(result["seconds"]), int(result["bytes"])
-        mbit = 2 * (len(names) - 1) / len(names) * size * 8e-6 / seconds
-    except (ValueError, LookupError, TypeError, ZeroDivisionError):
+    if (figure := figures(ended[names[0]], Reduced)) is None:
         emit(Notice("warning", f"no all-reduce with {backend}: it ended without a figure", names[0]))
         return None
+    mbit = 2 * (len(names) - 1) / len(names) * figure["bytes"] * 8e-6 / figure["seconds"]
     ring = [raw[a].get("links", {}).get(b) for a, b in pairwise([*names, names[0]])]
     allowed = min((link["mbit"] for link in ring if link), default=None) if all(ring) else None
     return {"backend": backend, "hosts": names, "bus_mbit": round(mbit, 1), "links_mbit": allowed}
@@ -239,7 +211,7 @@ def rdma(
 
     def orders(ports: Mapping[str, int]) -> dict[str, Order]:
         found = dict[str, Order]()
-        for a, b in pairs:
+        for a, b in [pair for pair in pairs if {pair[0].name, pair[1].name} <= ports.keys()]:
             first, second = active(raw[a.name])[0], active(raw[b.name])[0]
             at, tcp = advertised(raw[b.name]), ports[b.name]
             found[b.name] = Order("ib_write_bw", ib_write_bw(second, tcp, None))

@@ -1,5 +1,5 @@
-"""Finds which hosts reach each other at the addresses that their ranks will have: what node/preflight/pairs.py finds,
-started on all at once. `launch` and `check` try the same pairs."""
+"""Finds which hosts reach each other at the addresses of their ranks, by node/preflight/pairs.py on all hosts at once.
+`launch` and `check` try the same pairs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fleet.rules.judge import judge
 from fleet.rules.rule import Finding, Want
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
-from fleet.transport.program import Program, first_word
+from fleet.transport.program import Program, first_message
 
-LISTEN_SECONDS = 15.0  # until all listen: nodes do not begin at the same moment
+LISTEN_SECONDS = 15.0  # until all hosts listen, as they do not begin at the same moment
 DIAL_SECONDS = 20.0
-ALL_PAIRS = 64  # up to so many hosts, each dials each other
-PARTNERS = 32  # of a host, drawn, where there are more
+ALL_PAIRS = 64  # up to so many hosts, each host dials all others
+PARTNERS = 32  # with more hosts, each dials so many random ones
 
 
 class Visited(NamedTuple):
-    """how: (host, other host, the other's address) -> what came of dialling it. deaf: hosts that could not listen, and
-    why. links: (host, other host) -> what was measured, by stream."""
+    """Holds the results. how: (host, other host, the other's address) -> result of dialling it. deaf: host that could
+    not listen -> the reason. links: (host, other host) -> measurements, by stream."""
 
     how: dict[tuple[str, str, str], How]
     deaf: dict[str, str]
@@ -39,8 +39,8 @@ class Visited(NamedTuple):
 
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the hosts that each host dials: all others; where there are many, the first, its neighbours in the ring,
-    and some drawn. Equal names have equal partners."""
+    """Returns the hosts that each host dials: all others. If there are many, it is the first one, the neighbours in a
+    ring, and some random ones. The same names always have the same partners."""
     if len(names) <= ALL_PAIRS:
         return {name: [other for other in names if other != name] for name in names}
     found: dict[str, list[str]] = {}
@@ -53,12 +53,12 @@ def partners(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def advertised(facts: Facts) -> str:
-    """Returns the address at which gloo and NCCL listen on a host, "" where it is not known."""
+    """Returns the address at which gloo and NCCL listen on a host, "" if it is not known."""
     return str((facts.get("network") or {}).get("advertised") or "")
 
 
 def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
-    """Adds "pairs" to the facts of those hosts of which the address is known that others reach them at."""
+    """Adds "pairs" to the facts of the hosts whose advertised address is known."""
     at = {name: [address] for name, facts in raw.items() if (address := advertised(facts))}
     there = [host for host in hosts if host.name in at]
     if len(there) < 2:
@@ -71,23 +71,24 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) ->
 
 
 def master(first: Host, transport: Transport, given: str | None = None) -> str:
-    """Returns where the ranks of a run on several hosts meet, as a number where this machine has it: a node often knows
-    itself as 127.0.1.1. given: --master-addr. A name that means nothing here, or this very machine, is left to the
-    nodes."""
+    """Returns the address at which the ranks of a run on several hosts meet. given: --master-addr.
+
+    It is a number if this machine can resolve it, as a node often resolves its own name to 127.0.1.1. A name that is
+    unknown here, or means this machine, is left to the nodes."""
     address = given or first.data_address or first.address
     if given is None and first.data_address is None:
         target = transport.resolve(first)
         address = target.address if target else address  # HostName of ~/.ssh/config
     try:
         known = [str(entry[4][0]) for entry in socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)]
-    except (OSError, UnicodeError):  # of "a..b" no name can be made
+    except (OSError, UnicodeError):  # "a..b" cannot be encoded
         return address
     return next((found for found in known if not ip_address(found.partition("%")[0]).is_loopback), address)
 
 
 def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
-    """Returns what node/facts/way.py needs to find the address that a host's ranks will have. master: the address that
-    they meet at, on the first host."""
+    """Returns the input of node/facts/way.py, which finds the address that a host's ranks will have. master: the
+    address on the first host at which ranks meet."""
     first = host.name == hosts[0].name
     other = next((each.data_address or each.address for each in hosts if each.name != host.name), None)
     return {
@@ -99,7 +100,7 @@ def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
 
 
 class Meeting:
-    """Everybody waits until all have come, or the time is over."""
+    """Barrier at which threads wait until all have arrived, or until a timeout."""
 
     def __init__(self, names: set[str]) -> None:
         self._missing, self._lock, self._all = names, threading.Lock(), threading.Event()
@@ -111,9 +112,8 @@ class Meeting:
                 self._all.set()
 
     def wait(self, seconds: float, cancel: Cancel) -> None:
-        forget = cancel.on_set(self._all.set)
-        self._all.wait(seconds)
-        forget()
+        with cancel.calling(self._all.set):
+            self._all.wait(seconds)
 
 
 def visit(
@@ -125,9 +125,9 @@ def visit(
     streams: int = 1,
     ways: Mapping[str, Mapping[str, Any]] = {},
 ) -> Visited:
-    """Has hosts dial each other. at: the addresses that each listens at. ways: of hosts that find out where their ranks
-    do, see way(). rounds: the hosts that each dials, one round after the other. seconds: for which each sends, over so
-    many streams. A host that fails has no part in the answer."""
+    """Has hosts dial each other. at: host name -> addresses at which it listens. ways: host name -> way(), for hosts
+    that find their ranks' address. rounds: host name -> the hosts that it dials, for each round. seconds: for which
+    each host sends, over `streams` streams. A host that fails is not in the result."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     number = {name: n for n, name in enumerate(tokens)}
@@ -151,7 +151,7 @@ def visit(
         answers = list[Reached]()
         try:
             with Program(sessions.get(host), "preflight.pairs", spec) as program:
-                listening = first_word(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
+                listening = first_message(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
                 if not len(listening["ports"]) == len(listening["addresses"]) <= max(1, len(spec["listen"])):
                     raise ProtocolError("it listens at other addresses than it was to", host.name)
                 ports[host.name] = listening
@@ -160,7 +160,7 @@ def visit(
                     begin.wait(LISTEN_SECONDS, cancel)
                     order = {"op": "dial", "seconds": seconds, "visits": visits(host.name, wanted[host.name])}
                     program.send(order)
-                    answers.append(first_word(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel))
+                    answers.append(first_message(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel))
                     end.come(host.name)
                     end.wait(seconds + DIAL_SECONDS, cancel)
                 return answers
@@ -184,8 +184,8 @@ def visit(
 
 
 def closed_now(hosts: Sequence[Host], met_at: str, transport: Transport, cancel: Cancel) -> list[Finding]:
-    """Returns what keeps the hosts of a run from each other while it hangs, or has just failed. met_at: where its ranks
-    meet, "" where that is not known: another network than that of --master-addr may well be closed."""
+    """Returns findings about connections between the hosts of a run that hangs or has just failed. met_at: the address
+    at which its ranks meet, "" if it is not known."""
     names = [host.name for host in hosts]
     first = met_at or master(hosts[0], transport)
     ways = {host.name: way(hosts, host, first) for host in hosts}

@@ -1,4 +1,4 @@
-"""Defines the shape of all plans, what a verb is going to do, and of the lines that --dry-run prints."""
+"""Defines what all plans have in common, and the lines that --dry-run prints."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class PerHost:
-    """Lines for each host, by its name; hosts with equal lines are shown together. brief: what is shown where
-    all of it was not requested (-v)."""
+    """Holds lines for each host, by its name. Hosts with equal lines are shown together. brief: the lines without
+    -v."""
 
     said: Mapping[str, Sequence[str]]
     brief: Mapping[str, Sequence[str]] | None = None
@@ -23,12 +23,12 @@ class PerHost:
 
 @dataclass(frozen=True)
 class Files:
-    """(path, bytes) of each; of very many only the first are shown."""
+    """Holds (path, bytes) of each file. Of very many only the first are shown."""
 
     sizes: Sequence[tuple[str, int]]
 
     def __str__(self) -> str:
-        """ "3 files, 1.5 KiB"."""
+        """Returns a text like "3 files, 1.5 KiB"."""
         return f"{counted(len(self.sizes), 'file')}, {size_text(sum(count for _, count in self.sizes))}"
 
 
@@ -36,21 +36,21 @@ Line = str | PerHost | Files
 
 
 class Plan(Protocol):
-    """Frozen. What it does is `run(plan, runtime) -> Report` of its verb's module."""
+    """Describes a frozen plan. `run(plan, runtime) -> Report` of its verb's module executes it."""
 
     @property
     def hosts(self) -> tuple[Host, ...]: ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns the plan as JSON; of variables only the names."""
+        """Returns the plan as JSON, with the names of variables only."""
 
     def lines(self) -> Iterable[Line]:
-        """For people."""
+        """Returns the lines that --dry-run prints."""
 
 
 @dataclass(frozen=True)
 class OnHosts:
-    """Begins the plans of verbs that work on all hosts of an inventory."""
+    """Base of the plans of verbs that work on all hosts of an inventory."""
 
     inventory: Inventory
 
@@ -60,9 +60,8 @@ class OnHosts:
 
 
 @dataclass(frozen=True)
-class Asked(OnHosts, Generic[R]):
-    """The plan of a verb that does what a request has, and settles nothing before. shown: of the request, as JSON.
-    text: what is done, as text."""
+class RequestPlan(OnHosts, Generic[R]):
+    """Plan of a verb that executes a request as it is. shown: the request as JSON. text: the lines for --dry-run."""
 
     request: R
     shown: Mapping[str, Any]
@@ -76,7 +75,7 @@ class Asked(OnHosts, Generic[R]):
 
 
 def around(spec: Mapping[str, Any]) -> list[str]:
-    """Returns what surrounds a command on a node: its activate line, its interpreter, and names of variables."""
+    """Returns lines about the environment of a command: its activate line, its interpreter, and names of variables."""
     return [
         *([f"behind: {spec['activate']}"] if spec.get("activate") else []),
         *([f"in the environment of {spec['env_of']}"] if spec.get("env_of") else []),

@@ -1,5 +1,5 @@
-"""`fleet ssh HOST`, `fleet forward HOST PORT`: the system's `ssh` for this terminal, over a connection that is set up
-and verified as all of fleet's are."""
+"""Runs `fleet ssh HOST` and `fleet forward HOST PORT`: the system's `ssh` for this terminal, over a connection of the
+openssh transport."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from fleet.errors import ConnectError, HostFailed, UsageError
@@ -20,24 +20,24 @@ from fleet.transport.openssh.transport import OpensshSession, OpensshTransport
 LOOPBACK = "127.0.0.1"
 
 
-def one_host(everyone: Inventory, word: str) -> Host:
-    """UsageError, InventoryError: it is no host, or several."""
-    hosts = select(everyone, word, None, "HOST").hosts
+def one_host(full_inventory: Inventory, operand: str) -> Host:
+    """Returns the host that the operand means. Raises UsageError or InventoryError if it means none, or several."""
+    hosts = select(full_inventory, operand, None, "HOST").hosts
     if len(hosts) != 1:
-        raise UsageError(f"{word} is {len(hosts)} hosts", hint=f"name one: fleet ssh {hosts[0].name}")
+        raise UsageError(f"{operand} is {len(hosts)} hosts", hint=f"name one: fleet ssh {hosts[0].name}")
     return hosts[0]
 
 
 @dataclass(frozen=True)
 class Forward:
-    """port: on the host, on its loopback. local: here."""
+    """Describes a forwarded port. port: on the host's loopback. local: on this machine."""
 
     port: int
     local: int
 
     @classmethod
     def of(cls, text: str) -> Forward:
-        """PORT, or PORT:LOCAL. UsageError."""
+        """Parses PORT or PORT:LOCAL. Raises UsageError."""
         remote, colon, local = text.partition(":")
         try:
             return cls(port(remote), port(local if colon else remote))
@@ -45,7 +45,7 @@ class Forward:
             raise UsageError(f"{text}: not PORT or PORT:LOCAL", hint="fleet forward gpu1 6006:16006") from None
 
     def check(self, host: Host) -> None:
-        """UsageError where the port is taken here."""
+        """Raises UsageError if the port is in use on this machine."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -68,21 +68,17 @@ class Forward:
 
 
 @contextmanager
-def connected(host: Host, everyone: Inventory, connect_timeout: float) -> Iterator[OpensshSession]:
-    """ConnectError."""
-    transport = OpensshTransport(ConnectOptions(connect_timeout), hosts=everyone.hosts, users=True)
-    try:
-        session = transport.connect(host, Cancel())
-        try:
-            yield session
-        finally:
-            session.close()
-    finally:
-        transport.close()
+def connected(host: Host, full_inventory: Inventory, connect_timeout: float) -> Iterator[OpensshSession]:
+    """Yields an open session to the host. Raises ConnectError."""
+    with (
+        closing(OpensshTransport(ConnectOptions(connect_timeout), hosts=full_inventory.hosts, users=True)) as transport,
+        closing(transport.connect(host, Cancel())) as session,
+    ):
+        yield session
 
 
 def shell(session: OpensshSession, options: Sequence[str], command: Sequence[str]) -> int:
-    """Until it ends; its exit status, 128+n for signal n. Ctrl-C is its own."""
+    """Runs ssh until it ends. Returns its exit status, 128+n for signal n. Ctrl-C reaches ssh only."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         argv = session.client(*options, command=command)
@@ -93,7 +89,7 @@ def shell(session: OpensshSession, options: Sequence[str], command: Sequence[str
 
 
 def forward(session: OpensshSession, way: Forward) -> None:
-    """Until the connection ends, as ConnectError, or the caller is interrupted."""
+    """Forwards a port until the connection ends, which raises ConnectError, or until Ctrl-C."""
     if subprocess.run(session.client(*way.options), stdin=subprocess.DEVNULL).returncode:
         raise HostFailed(f"port {way.port} cannot be forwarded", host=session.host.name)
     while not session.ended(1.0):

@@ -20,8 +20,10 @@ from fleet.delivery.own_files import consent
 from fleet.inventory.section import Section, read_section
 from fleet.model import Inventory
 from fleet.ops.plans import Files, Line, PerHost
+from fleet.protocol.state import HOME
 from fleet.requests.sync import Sync
 
+AGREED, MOST_AGREED = "agreed", 1000  # in ~/.fleet
 FLAGS = ("keep", "delete_excluded", "all", "copy_unsafe_links")
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
@@ -40,7 +42,7 @@ class SyncPlan(Mirror):
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
         yield files
         yield PerHost({name: [f"into {dest}"] for name, dest in self.dests.items()})
-        yield from [tree.sieve.left_out] if tree.sieve and tree.sieve.left_out else ()
+        yield from [tree.rules.left_out] if tree.rules and tree.rules.left_out else ()
         yield from tree.notices
         if last := last_of(tree.root, self.request.source_id):
             sent = {entry[0] for entry in tree.entries}
@@ -62,14 +64,13 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
     argv = [src] * (source != Path(".")) + (["--to", to] if to else [])
     argv += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
     argv += [f"--source-id={request.source_id}"] if request.source_id else []
-    forced = ["--force"] if request.force is True else [f"--force={pattern}" for pattern in request.force or ()]
     return SyncPlan(
         inventory.hosts,
         source,
         {h.name: to or h.workdir or here for h in inventory.hosts},
         request,
         hint=consent(shlex.join(["fleet", "sync", *argv])),
-        command=(shlex.join(["fleet", "sync", *argv, *forced]), ""),
+        command=(shlex.join(["fleet", "sync", *argv]), ""),
     )
 
 
@@ -87,13 +88,9 @@ def _line(inventory: str, paths: Sequence[Path]) -> str:
 
 def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
     """Is true where the user agreed to just this before."""
-    try:
-        return _line(inventory, paths) in own.read_own(home / ".fleet/agreed").decode("ascii", "replace").splitlines()
-    except OSError:
-        return False
+    return _line(inventory, paths) in own.lines_of(home / HOME / AGREED)
 
 
 def remember(home: Path, inventory: str, paths: Sequence[Path]) -> None:
-    """Keep a yes."""
-    with open(own.home(home) / "agreed", "a", opener=own.private) as f:
-        f.write(_line(inventory, paths) + "\n")
+    """Keeps a yes."""
+    own.add_line(home, AGREED, _line(inventory, paths), MOST_AGREED)

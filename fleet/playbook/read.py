@@ -50,9 +50,9 @@ def _near(name: str, known: Iterable[str]) -> str | None:
     return suggest(name, known) or ("known here: " + ", ".join(known) if known else None)
 
 
-def operands(words: list[str]) -> list[str]:
+def operands(strings: list[str]) -> list[str]:
     """Positional arguments, after "--" where one of them could be taken for an option."""
-    return ["--", *words] if any(arg.startswith("-") for arg in words) else words
+    return ["--", *strings] if any(arg.startswith("-") for arg in strings) else strings
 
 
 class _Reader:
@@ -136,7 +136,7 @@ class _Reader:
         if tree.kind == "null":
             return []
         if tree.kind != "map":
-            return operands(self.words(tree, verb))
+            return operands(self.strings(tree, verb))
         tree = self.spelled(tree, verb)
         known = self.verbs.params(verb)
         options: list[str] = []
@@ -146,7 +146,7 @@ class _Reader:
             if param is None:
                 raise self.fail(tree.key_lines[key], f"{verb}: unknown option {shown(key)}", _near(key, known))
             if param.kind == "argument":
-                positional[key] = self.words(value, key) if param.multiple else [self.scalar(value, key)]
+                positional[key] = self.strings(value, key) if param.multiple else [self.scalar(value, key)]
             elif param.kind == "flag":
                 chosen = param.on if self.boolean(value, key) else param.off
                 options += [chosen] if chosen else []
@@ -163,7 +163,7 @@ class _Reader:
         if param.multiple and tree.kind == "map":
             return [f"{name}={self.scalar(value, name)}" for name, value in tree.pairs.items()]
         if param.multiple:
-            return self.words(tree, key)
+            return self.strings(tree, key)
         return [self.scalar(tree, key)]
 
     # -- values --------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class _Reader:
             same.pairs[name], same.key_lines[name] = value, line
         return same
 
-    def words(self, tree: Tree, what: str) -> list[str]:
+    def strings(self, tree: Tree, what: str) -> list[str]:
         return [self.scalar(item, what) for item in (tree.items if tree.kind == "list" else [tree])]
 
     def scalar(self, tree: Tree, what: str) -> str:

@@ -1,12 +1,12 @@
-"""The steps of a playbook as values, and running them."""
+"""The steps of a playbook as values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from fleet.errors import UsageError
 from fleet.inventory.fields import suggest
 
 
@@ -38,9 +38,6 @@ class Verbs(Protocol):
     def validate(self, argv: Sequence[str]) -> None:
         """UsageError when this command line would be refused."""
 
-    def run(self, argv: Sequence[str]) -> int:
-        """Run it, return its exit code."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -55,33 +52,16 @@ class Step:
     number: int = 1
 
 
-def starting_at(steps: Sequence[Step], said: str) -> Sequence[Step]:
+def starting_at(steps: Sequence[Step], start: str) -> Sequence[Step]:
     """Returns the steps from the one with that number or name on. Raises UsageError where there is no such step."""
-    found = [step for step in steps if said == (str(step.number) if said.isdecimal() else step.name)]
+    found = [step for step in steps if start == (str(step.number) if start.isdecimal() else step.name)]
     if len(found) == 1:
         return steps[found[0].number - 1 :]
     if found:
         numbers = " or ".join(str(step.number) for step in found)
-        raise UsageError(f"--from {said}: {len(found)} steps have this name", hint=f"--from {numbers}")
+        raise UsageError(f"--from {start}: {len(found)} steps have this name", hint=f"--from {numbers}")
     named = [step.name for step in steps if step.name]
-    near = None if said.isdecimal() else suggest(said, named)
+    near = None if start.isdecimal() else suggest(start, named)
     raise UsageError(
-        f"--from {said}: there is no such step", hint=near or f"a number from 1 to {len(steps)}, or a step's name"
+        f"--from {start}: there is no such step", hint=near or f"a number from 1 to {len(steps)}, or a step's name"
     )
-
-
-def play(
-    steps: Iterable[Step],
-    verbs: Verbs,
-    before: Callable[[Step], None],
-    failed: Callable[[Step, int], None],
-) -> int:
-    """Run steps in order up to the first that fails; its exit code. An interrupt is never ignored."""
-    for step in steps:
-        before(step)
-        code = verbs.run(step.argv)
-        if code != EXIT_OK:
-            failed(step, code)
-            if not step.ignore_errors or code == EXIT_INTERRUPTED:
-                return code
-    return EXIT_OK

@@ -53,7 +53,7 @@ case $3 in */*) ;; *) command -v -- "$3" >/dev/null || fleet_die "$3" "No such f
 """
 SET = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 # for /bin/sh: the path of PYTHON and the values of SET, each ended by a NUL, empty where there is none
-TELL = _ENTER + _AFTER + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
+PRINT_SETTINGS = _ENTER + _AFTER + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
 
 
 def activating(line: str, last: str) -> str:

@@ -4,6 +4,7 @@ from fleet.protocol.state import (
     ARMED,
     ATTEMPT,
     BUILDS,
+    CALLS,
     CODE_STATE,
     COMMAND,
     DATA,
@@ -12,6 +13,7 @@ from fleet.protocol.state import (
     IMPORTS,
     LEASE,
     LOCK,
+    METRICS,
     NEXT,
     NODE_LOG,
     OVER,
@@ -64,8 +66,17 @@ OF_A_RUN = (
         "the programs that start the engine and its ranks, collect what these print, and note their ends",
     ),
     (f"{NODE_LOG}, rank<R>.out, rank<R>.err", "what the engine and the ranks printed, to the byte"),
+    (
+        METRICS,
+        "a JSON line each 10 s (`--sample`): what the node's GPUs, network and CPUs do. After each 4 MiB the time "
+        "between two lines doubles",
+    ),
     ("rank<R>.json", "JSON: how that rank ended, on each attempt"),
     (f"{ARMED}, rank<R>.stack", "has a python rank report where it is (`fleet stacks`), and its report"),
+    (
+        f"{CALLS}<R>, {CALLS}<R>.pipe",
+        "with `--flight-recorder`: the dump that a rank's torch wrote, and how one is requested",
+    ),
     ("builds", "the folders where torch builds extensions, a line each"),
     (
         LEASE,

@@ -9,13 +9,16 @@ MODULES = (".py", ".so")  # how the names of files end that Python imports
 HOME = ".fleet"  # in the user's home; the user's alone
 RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
 IMPORTS = "imports.json"
-BROUGHT = "brought"  # on the head
+FETCHED = "brought"  # on the head
+HEALTH = "health"  # on the head: what checks have found of GPUs
 SOURCE_IDS = "source-ids"  # on the head: what it knows sources by
+WAITING = "waiting"  # on the head: launches that wait for hosts, in order of arrival
 DELIVERIES = "deliveries"  # on the head: what it delivered last of each
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
 SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
+METRICS = "metrics.jsonl"  # it comes to the head as a log does
 # what such a run is while its head waits with the next attempt, and while that one begins
 RESTARTING, STARTING = "restarting", "starting"
 # Of what a run leaves: its folder on a node, which has the number in SPEC, and its events. Of a run of another number a
@@ -23,7 +26,7 @@ RESTARTING, STARTING = "restarting", "starting"
 # and refuses all else.
 PROTOCOL = 1
 LISTED = ("run", "node", "protocol", "host", "node_rank", "ranks", "lease")  # of SPEC
-LATEST = "latest"  # the newest run that has begun, as a name, and as a link next to its folder
+LATEST = "latest"  # the run that was requested last, as a name, and as a link next to its folder
 WRITER = ".lock"  # in a run's folder on the head: who writes there holds it
 STATE = "state.json"  # next to it: what is done with the run
 FINAL = ("exited", "stopped", "lost")  # how a run may have ended on a node: "state" of its STATUS
@@ -31,13 +34,14 @@ LEASE, STOP, OVER, NEXT, TRIMMED = "lease", "stop", "over", "next", "trimmed"
 VERDICT = "verdict.json"
 ATTEMPT = "attempt"  # and its number: the folder of one that another followed, on nodes and on the head
 COMMAND, TIMES = "command.json", "times"
+CALLS = "calls"  # and the rank: the dump of its flight recorder
 ARMED = "arm/sitecustomize.py"
+RANK_WRAPPER, ENDED_WRAPPER = b"fleet-rank\n", b"fleet-ended\n"  # rank.py calls itself so, and once its rank has ended
 # in a run's folder, next to each rank: file -> module of node/run/rank
 OF_RANKS = {name + ".py": name for name in ("rank", "drain", "watch", "spawn", "console")}
 OF_RANKS[ARMED] = "arm"
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_NAME = 48
-LOG_NAME = r"node\.log|rank([0-9]{1,9})\.(out|err)"
 
 # what remembers a delivery: in its destination, or next to it as .NAME + this
 CODE_STATE, DATA_STATE = ".fleet-sync", ".fleet-data"
@@ -65,6 +69,14 @@ def run_name(run: str) -> "str | None":
 
 def is_run_id(run: str) -> bool:
     return run_name(run) is not None
+
+
+def is_log(name: str) -> bool:
+    """Returns whether a run's log is called so: node.log, metrics.jsonl, rank0.out, rank0.err. re takes longer to
+    import than all that some programs do."""
+    rank, number, ending = name[:4], name[4:-4], name[-4:]
+    of_rank = rank == "rank" and ending in (".out", ".err") and len(number) < 10
+    return name in (NODE_LOG, METRICS) or of_rank and number != "" and frozenset("0123456789").issuperset(number)
 
 
 def meet(mine: "list[int] | tuple[int, ...] | None", theirs: "list[int] | None") -> bool:

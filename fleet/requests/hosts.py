@@ -1,29 +1,62 @@
-"""Defines the requests of the verbs that look at hosts and change them: check, kill-port, setup-ssh, build."""
+"""Defines the requests of the verbs that look at hosts and change them: exec, check, kill-port, setup-ssh, build."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from fleet.errors import UsageError
-from fleet.requests.option import option
-from fleet.requests.request import MOMENT, Request, number, within
+from fleet.requests.request import HINT, MOMENT, OptionError, Request, number, option, within
 from fleet.requests.sync import IMPORT_SECONDS
 from fleet.requests.variables import check_variable
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exec(Request):
+    """Run exactly `argv` on every host, or the line `shell` in its shell. Times are seconds.
+
+    timeout: the command is ended after that, None: never. grace: between SIGTERM and SIGKILL. keep: False leaves the
+    outputs to events. env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a
+    file open for reading them, for the command on every host; None: an empty one."""
+
+    argv: Sequence[str] = field(default=(), kw_only=False, metadata={HINT: "for a line: shell=..."})
+    shell: str | None = option(None, "A line for the node's shell, instead of an argv.", metavar="LINE")
+    timeout: float | None = option(
+        None, "End the command on a host after S seconds.", metavar="S", limits=within(MOMENT)
+    )
+    grace: float = number(2.0, 0)
+    keep: bool = True
+    env_of: Literal["python"] | None = option(
+        None, "Run it in the environment of the host's training interpreter: `python` of the inventory."
+    )
+    outdir: str | os.PathLike[str] | None = option(
+        None, "Write each host's output to DIR/HOST.out and DIR/HOST.err, too.", metavar="DIR"
+    )
+    stdin: bytes | BinaryIO | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        example = "fleet exec -- nvidia-smi -L"
+        if (self.shell is None) == (not self.argv):
+            raise UsageError("give either a command behind '--' or --shell LINE", hint=example)
+        if self.argv and not self.argv[0] or self.shell is not None and not self.shell.strip():
+            raise UsageError("the command is empty", hint=example)
+        if isinstance(self.stdin, str):
+            raise OptionError("stdin", "is a text: must be bytes, or a file of them")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check(Request):
     """Compare the hosts' environments. timeout: seconds that each probe step has; all of them run at once. engine: what
-    is to run there. network: measure each pair of hosts, too."""
+    is to run there. network: measure each pair of hosts, too. bench: measure how fast idle GPUs are, too."""
 
     timeout: float = option(
-        20.0, "Seconds until a step on a node counts as hanging [20].", metavar="S", limits=within(0.1, 600)
+        20.0, "Seconds until a step on a node counts as hanging.", metavar="S", limits=within(0.1, 600)
     )
     engine: str = option("torchrun", "The engine to check for: what it needs must be there.")
     network: bool = option(False, "Measure bandwidth and latency of every pair of hosts, too.")
+    bench: bool = option(False, "Measure how fast each idle GPU computes and copies, too, or a host's processors.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +67,7 @@ class KillPort(Request):
 
     ports: Collection[int] = field(kw_only=False, metadata=within(1, 65535))
     force: bool = option(False, "End other users' processes too, where permitted.")
-    grace: float = option(5.0, "Seconds between SIGTERM and SIGKILL [5].", metavar="S", limits=within(0, 600))
+    grace: float = option(5.0, "Seconds between SIGTERM and SIGKILL.", metavar="S", limits=within(0, 600))
     runs: Collection[str] = option((), "Also what belongs to this live run: its id or name.", "--run", metavar="RUN")
     agree: Callable[[Any], bool] = lambda plan: True
 
@@ -103,7 +136,7 @@ class Build(Request):
         "builds", "Where logs and wheels go on this machine [builds].", metavar="DIR"
     )
     import_timeout: float = option(
-        IMPORT_SECONDS, "Seconds that importing it may take on a host [120].", metavar="S", limits=within(1, 3600)
+        IMPORT_SECONDS, "Seconds that importing it may take on a host.", metavar="S", limits=within(1, 3600)
     )
 
     def check(self) -> None:

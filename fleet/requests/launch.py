@@ -1,4 +1,4 @@
-"""Defines the request of `fleet launch`."""
+"""Defines the request of `fleet launch`: to start a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from fleet.errors import UsageError
 from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
-from fleet.requests.option import option
-from fleet.requests.request import OptionError, number, within
-from fleet.requests.runs import OfRun
+from fleet.requests.request import OptionError, number, option, within
+from fleet.requests.runs import NAMED, OfRun
 from fleet.requests.variables import check_variable
 
 COUNTS = ("auto", "gpu", "cpu")
+RUNS, WHERE, ENVIRONMENT = "What runs", "Where, and how many", "Environment"  # sections of its help
+MEANWHILE = "While it runs"
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
 
 
@@ -41,77 +42,154 @@ class Launch(OfRun):
     lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node is lost.
     stall_timeout: silence of all ranks after which the run is over, None: never. grace: between SIGTERM and SIGKILL,
     None: 30 of a requested stop, 10 after a failure. max_log: bytes that a node keeps of a log which is here,
-    0: all. max_restarts: after a failure all ranks are started again, so often. detach: once it runs it goes on without
-    this program, and `attach` follows it. share: also where another run is live. preflight: False starts in spite of
-    what it finds.
+    0: all. sample: between two samples of what a node does, 0: none. max_restarts: after a failure all ranks are
+    started again, so often. detach: once it runs it goes on without this program, and `attach` follows it. share: also
+    where another run is live. wait: for the end of live runs that have the hosts; a number: so many seconds at most.
+    notify: a line for sh on this machine at the run's end, with the summary, JSON, on its stdin. preflight: False
+    starts in spite of what it finds.
 
     sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. max_delete: as of
-    Sync. as_there: run what lies on the nodes, though another source delivered it. folder: also the
-    workdir of hosts that have none; None: the current one. runs_dir: where runs/RUN is made. repeats: the run that this
-    one is another of. claims: the id that it has, and attempt: which one of it this is, where it was submitted to a
-    queue before."""
+    Sync. wheels: install this folder of wheels, or what this requirements file names, into the nodes' Python first;
+    force: also in place of what they have, or where that breaks a package. as_there: run what lies on the nodes, though
+    another source delivered it. folder: also the workdir of hosts that have none; None: the current one. runs_dir:
+    where runs/RUN is made. repeats: the run that this one is another of. claims: the id that it has, and attempt: which
+    one of it this is, where it was submitted to a queue before."""
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
     engine: str | None = option(
-        None, "What starts the ranks on a node [torchrun; a shell script: command].", daily=True
+        None, "What starts the ranks on a node [torchrun; a shell script: command].", daily=True, section=RUNS
     )
     nnodes: int | str | None = option(
         None,
         "Only the first N hosts; of MIN:MAX torchrun goes on while MIN are left, and takes others back.",
         metavar="N|MIN:MAX",
         daily=True,
+        section=WHERE,
     )
     nproc_per_node: int | str | None = option(
-        None, "Ranks a node [the host's slots].", metavar="N|auto|gpu|cpu", daily=True
+        None, "Ranks a node [the host's slots].", metavar="N|auto|gpu|cpu", daily=True, section=WHERE
     )
-    master_addr: str | None = option(None, "Where ranks meet [node 0's data address].", metavar="ADDR")
-    master_port: int = option(0, "Its port.", metavar="PORT|auto", limits=within(0, 65535))
-    env: Mapping[str, str] | None = option(None, "Set K to V, or to its value here.", metavar="K=V|K", daily=True)
-    env_expand: Mapping[str, str] | None = option(None, "Set K to V with $NAMEs expanded on the node.", metavar="K=V")
-    clean_env: bool = option(False, "Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.")
-    keep_env: Sequence[str] = option((), "With --clean-env: but this one.", metavar="NAME")
+    master_addr: str | None = option(None, "Where ranks meet [node 0's data address].", metavar="ADDR", section=WHERE)
+    master_port: int = option(0, "Its port.", metavar="PORT|auto", limits=within(0, 65535), section=WHERE)
+    env: Mapping[str, str] | None = option(
+        None, "Set K to V, or to its value here.", metavar="K=V|K", daily=True, section=ENVIRONMENT
+    )
+    env_expand: Mapping[str, str] | None = option(
+        None, "Set K to V with $NAMEs expanded on the node.", metavar="K=V", section=ENVIRONMENT
+    )
+    clean_env: bool = option(False, "Ranks see nothing of SLURM_*, PMI_*, OMPI_* and the like.", section=ENVIRONMENT)
+    keep_env: Sequence[str] = option((), "With --clean-env: but this one.", metavar="NAME", section=ENVIRONMENT)
     workdir: str | None = option(
-        None, "Folder on the nodes [the host's workdir, else this folder's path].", metavar="DIR", daily=True
+        None,
+        "Folder on the nodes [the host's workdir, else this folder's path].",
+        metavar="DIR",
+        daily=True,
+        section=RUNS,
     )
     python: str | None = option(
-        None, "Training interpreter on the nodes [the host's python, else python3].", metavar="PATH", daily=True
+        None,
+        "Training interpreter on the nodes [the host's python, else python3].",
+        metavar="PATH",
+        daily=True,
+        section=RUNS,
     )
     engine_args: Sequence[str] = option(
-        (), "An option of the engine's own; write --engine-arg=--OPTION.", "--engine-arg", metavar="ARG"
+        (),
+        "An option of the engine's own; write --engine-arg=--OPTION.",
+        "--engine-arg",
+        metavar="ARG",
+        section=RUNS,
     )
-    module: bool = option(False, "SCRIPT is a module's name, as after python -m.", "-m", "--module", daily=True)
-    no_python: bool = option(False, "SCRIPT is a program, which the engine starts as it is.")
-    sync: bool = option(False, "Mirror this folder to the nodes' workdir first.", daily=True)
-    force: bool = option(False, "With --sync: replace what a sync of another folder put there, too.")
+    module: bool = option(
+        False, "SCRIPT is a module's name, as after python -m.", "-m", "--module", daily=True, section=RUNS
+    )
+    no_python: bool = option(False, "SCRIPT is a program, which the engine starts as it is.", section=RUNS)
+    sync: bool = option(False, "Mirror this folder to the nodes' workdir first.", daily=True, section=RUNS)
+    wheels: str | None = option(
+        None,
+        "Install these wheels into the nodes' Python first, as fleet sync does.",
+        metavar="DIR|REQUIREMENTS",
+        completes="file",
+        section=RUNS,
+    )
+    force: bool = option(
+        False,
+        "With --sync: replace what a sync of another folder put there. With --wheels: replace what nodes have.",
+        section=RUNS,
+    )
     max_delete: int | Literal["all"] | None = option(
         None,
         "With --sync: delete up to N files on a host, or all; without, not most of what is there.",
         metavar="N|all",
         limits=within(0),
+        section=RUNS,
     )
-    as_there: bool = option(False, "Run SCRIPT as the nodes have it, though it is another project's.")
-    lease: float | None = option(120.0, "Seconds that nodes go on without this command.", metavar="S", limits=within(1))
+    as_there: bool = option(False, "Run SCRIPT as the nodes have it, though it is another project's.", section=RUNS)
+    lease: float | None = option(
+        120.0, "Seconds that nodes go on without this command.", metavar="S", limits=within(1), section=MEANWHILE
+    )
     grace: float | None = option(
         None,
         "Seconds between SIGTERM and SIGKILL [30 of a requested stop, 10 after a failure].",
         metavar="S",
         limits=within(0),
+        section=MEANWHILE,
     )
-    node_timeout: float = option(15.0, "Seconds of silence after which a node is lost.", metavar="S", limits=within(1))
+    node_timeout: float = option(
+        15.0, "Seconds of silence after which a node is lost.", metavar="S", limits=within(1), section=MEANWHILE
+    )
     stall_timeout: float | None = option(
         None,
         "End the run, with its stacks, when no rank has written anything for S seconds [never].",
         metavar="S",
         limits=within(1),
+        section=MEANWHILE,
     )
-    max_log: int = option(0, "Nodes keep so much of a log that is here [all].", metavar="SIZE", limits=within(0))
-    max_restarts: int = option(0, "Restarts of all ranks after a failure.", metavar="N", limits=within(0), daily=True)
-    name: str | None = option(None, "The run's name [the script's].", metavar="NAME", daily=True)
+    flight_recorder: bool = option(
+        False,
+        "Have torch note collectives (NCCL), so that a hang names the one it is in, and who did not come.",
+        section=MEANWHILE,
+    )
+    max_log: int = option(
+        0, "Nodes keep so much of a log that is here [all].", metavar="SIZE", limits=within(0), section=MEANWHILE
+    )
+    sample: float = option(
+        10.0,
+        "Sample each node's GPUs, network and CPUs every S seconds, 0.5 or more, 0: never.",
+        metavar="S",
+        limits=within(0),
+        section=MEANWHILE,
+    )
+    max_restarts: int = option(
+        0, "Restarts of all ranks after a failure.", metavar="N", limits=within(0), daily=True, section=MEANWHILE
+    )
+    name: str | None = option(None, "The run's name [the script's].", metavar="NAME", daily=True, section=NAMED)
     preflight: bool = True
-    detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.", daily=True)
-    share: bool = option(False, "Start also where another run is live.")
-    spares: int = option(0, "N spare hosts take lost ones' places.", metavar="N", limits=within(0), daily=True)
+    wait: bool | float = option(
+        False,
+        "Where live runs have the hosts, wait until they are over, S seconds at most; with --on env, for the other "
+        "containers [600].",
+        metavar="[S]",
+        limits=within(0, 1e9),
+        section=WHERE,
+    )
+    notify: str | None = option(
+        None,
+        "At the end of the run, start this line on the head, by sh, with the run's summary on its stdin.",
+        metavar="COMMAND",
+        section=MEANWHILE,
+    )
+    detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.", daily=True, section=MEANWHILE)
+    share: bool = option(False, "Start also where another run is live.", section=MEANWHILE)
+    spares: int = option(
+        0,
+        "N spare hosts take lost ones' places.",
+        metavar="N",
+        limits=within(0),
+        daily=True,
+        section=WHERE,
+    )
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
     claims: str | None = None
@@ -123,11 +201,14 @@ class Launch(OfRun):
             raise OptionError("script", "is empty", "fleet launch train.py")
         if self.module and self.no_python:
             raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
-        if self.force and not self.sync:
-            raise OptionError("force", "has a meaning with --sync only", f"fleet launch --sync --force {self.script}")
+        if self.force and not self.sync and not self.wheels:
+            typed = f"fleet launch --sync --force {self.script}"
+            raise OptionError("force", "has a meaning with --sync or --wheels only", typed)
         if self.max_delete is not None and not self.sync:
             typed = f"fleet launch --sync --max-delete=all {self.script}"
             raise OptionError("max_delete", "has a meaning with --sync only", typed)
+        if 0 < self.sample < 0.5:
+            raise OptionError("sample", f"{self.sample:g}: must be 0, or 0.5 or more")
         if self.keep_env and not self.clean_env:
             raise OptionError("keep_env", "has a meaning with --clean-env only", "all variables are kept without")
         for name in ("workdir", "python"):
@@ -138,6 +219,11 @@ class Launch(OfRun):
             for name, value in (getattr(self, set_by) or {}).items():
                 check_variable(set_by, name, value)
         _ = self.nodes, self.ranks
+
+    @property
+    def delivers(self) -> list[str]:
+        """Returns the modules that copy something to nodes before they start."""
+        return ["fleet.ops.sync"] * self.sync + ["fleet.ops.wheels"] * bool(self.wheels)
 
     @property
     def unset(self) -> str | None:

@@ -8,10 +8,11 @@ from dataclasses import MISSING, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, Literal, Union, get_args, get_origin
 
-from fleet.codec import MOST, OWN, Bounds, Misfit, decode, hints
+from fleet.codec import MOST, UNBOUNDED, Bounds, Misfit, decode, hints, to_json
 from fleet.errors import UsageError
 
 LIMITS, HINT = "limits", "hint"  # of a field's metadata
+HELP, FLAGS, METAVAR, COMPLETES, DAILY, SECTION = "help", "flags", "metavar", "completes", "daily", "section"
 MOMENT = 0.001  # seconds: the least of a time that may not be 0
 
 
@@ -33,6 +34,24 @@ def number(default: Any, least: float, most: float = MOST) -> Any:
     return field(default=default, metadata=within(least, most))
 
 
+def option(
+    default: Any,
+    help: str,
+    *flags: str,
+    metavar: str | None = None,
+    completes: str | None = None,
+    limits: Mapping[str, Any] = {},
+    daily: bool = False,
+    section: str | None = None,
+) -> Any:
+    """A field of a request that is an option. help: a sentence or two. flags: as it is typed, where that is not its
+    name. metavar: what its value is called. completes: the function of cli/line/complete.py that knows its values.
+    limits: its number, or each of its numbers, is `within` these. daily: a verb with many options shows it first.
+    section: of its verb's help."""
+    about = {HELP: help, FLAGS: flags, METAVAR: metavar, COMPLETES: completes, DAILY: daily, SECTION: section}
+    return field(default=default, metadata={**about, **limits})
+
+
 @dataclass(frozen=True)
 class Request:
     """Base of all. Whole numbers are no texts, and a text is no list; sequences become tuples."""
@@ -47,7 +66,7 @@ class Request:
         """A value as that field has it. OptionError."""
         own: Any = cls
         kind, more = hints(own)[name], cls.__dataclass_fields__[name].metadata
-        bounds = more.get(LIMITS, OWN)
+        bounds = more.get(LIMITS, UNBOUNDED)
         try:
             return decode(kind, value, bounds)
         except Misfit as error:
@@ -68,14 +87,19 @@ class Request:
         for each in fields(self):
             unset = each.default if each.default_factory is MISSING else each.default_factory()
             if (value := getattr(self, each.name)) != unset:
-                found[each.name] = _plain(value)
+                found[each.name] = to_json(value)
         return found
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+@dataclass(frozen=True, kw_only=True)
+class Reach(Request):
+    """How hosts are reached, for every request. fanout: hosts worked on at once. connect_timeout: seconds to reach and
+    authenticate one."""
+
+    fanout: int = option(64, "Hosts worked on at once.", metavar="N", limits=within(1, 4096))
+    connect_timeout: float = option(
+        10.0, "Seconds to reach and authenticate a host.", metavar="S", limits=within(0.1, 3600)
+    )
 
 
 def _wanted(kind: Any, bounds: Bounds, item: bool) -> str:

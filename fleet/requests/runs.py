@@ -6,21 +6,23 @@ each run."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fleet.errors import UsageError
-from fleet.requests.option import option
-from fleet.requests.request import Request, within
+from fleet.requests.request import Request, number, option, within
+
+NAMED = "Name and logs"  # a section of launch's help
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun(Request):
     """Is the base of requests about a run. This machine may have a folder of that run."""
 
-    runs_dir: str | os.PathLike[str] = "runs"
+    runs_dir: str | os.PathLike[str] = option("runs", "Where logs are, on this machine.", metavar="DIR", section=NAMED)
 
     @property
     def runs(self) -> Path:
@@ -69,6 +71,17 @@ class Ps(Request):
     """Requests the runs on the hosts. all: runs that have ended, too, as long as their nodes keep them."""
 
     all: bool = option(False, "Those that have ended, too, as long as their nodes keep them.", "-a", "--all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top(OfRun):
+    """Requests samples of what hosts do. run: only its hosts, None: all. count: samples of each host, 0: until an
+    interrupt. each: takes a host's name and its HostSampled or FleetError, from several threads."""
+
+    run: str | None = field(default=None, kw_only=False)
+    every: float = option(2.0, "Seconds between two samples.", metavar="S", limits=within(0.2, 3600))
+    count: int = number(1, 0)
+    each: Callable[[str, Any], object] = lambda host, found: None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from dataclasses import MISSING, dataclass, field
 from typing import Literal
 
 from fleet.errors import UsageError
-from fleet.requests.option import HELP, METAVAR, option
-from fleet.requests.request import OptionError, Request, within
+from fleet.requests.request import HELP, METAVAR, SECTION, OptionError, Request, option, within
 
 IMPORT_SECONDS = 120.0
+CODE, OWN, DATA, WHEELS = "Code", "What is the nodes' own", "Data", "Wheels"  # sections of its help
 
 
 def _consent(force: bool | Sequence[str], keep: bool) -> None:
@@ -33,30 +33,38 @@ class Sync(Request):
     to: str | None = field(
         default=None,
         kw_only=False,
-        metadata={HELP: "Folder on the hosts [the inventory's workdir, else this folder's path].", METAVAR: "DEST"},
+        metadata={
+            HELP: "Folder on the hosts [the inventory's workdir, else this folder's path].",
+            METAVAR: "DEST",
+            SECTION: CODE,
+        },
     )
     force: bool | Sequence[str] = option(
         False,
         "Replace without asking what is in the way: a node's own files, which are kept there for 30 days, and what "
         "another source's sync put there. With --wheels: install also what breaks a package there.",
+        section=OWN,
     )
-    keep: bool = option(False, "Leave what is a node's own, and go on with the rest.")
-    delete_excluded: bool = option(False, "Delete what was delivered and is left out now by a pattern.")
+    keep: bool = option(False, "Leave what is a node's own, and go on with the rest.", section=OWN)
+    delete_excluded: bool = option(False, "Delete what was delivered and is left out now by a pattern.", section=CODE)
     max_delete: int | Literal["all"] | None = option(
         None,
         "Delete up to N files on a host without asking, or all; by default most of what is there needs consent.",
         metavar="N|all",
         limits=within(0),
+        section=CODE,
     )
     all: bool = option(
         False,
         "Send what is left out by default, too: environments, caches, folders like .aws; never private keys.",
+        section=CODE,
     )
-    copy_unsafe_links: bool = option(False, "Send what links that lead out of the source point to.")
+    copy_unsafe_links: bool = option(False, "Send what links that lead out of the source point to.", section=CODE)
     source_id: str | None = option(
         None,
         "What the source is known by, where it is made again and again, as in CI [an id of this folder].",
         metavar="ID",
+        section=CODE,
     )
 
     def check(self) -> None:
@@ -79,9 +87,10 @@ class SyncData(Request):
         "Instead of code: data or a model, by pipelined broadcast; repeatable.",
         metavar="PATH[:DEST]",
         completes="file",
+        section=DATA,
     )
     limit: str | None = option(
-        None, "With --data: what may leave its source, 100MB or 200mbit a second.", metavar="RATE"
+        None, "With --data: what may leave its source, 100MB or 200mbit a second.", metavar="RATE", section=DATA
     )
     from_host: str | None = option(
         None,
@@ -89,6 +98,7 @@ class SyncData(Request):
         "--from",
         metavar="HOST",
         completes="nodeset",
+        section=DATA,
     )
     force: bool | Sequence[str] = False
     keep: bool = False
@@ -107,12 +117,13 @@ class SyncWheels(Request):
     replace what the hosts have, torch for instance, without asking. force: also where it breaks what they have."""
 
     source: str | os.PathLike[str] = field(kw_only=False)
-    refresh: bool = option(False, "With --wheels REQUIREMENTS: resolve and download again.")
+    refresh: bool = option(False, "With --wheels REQUIREMENTS: resolve and download again.", section=WHEELS)
     import_timeout: float = option(
         IMPORT_SECONDS,
-        "With --wheels: seconds that importing one of them may take on a host [120].",
+        "With --wheels: seconds that importing one of them may take on a host.",
         metavar="S",
         limits=within(1, 3600),
+        section=WHEELS,
     )
     yes: bool = option(
         False,
@@ -120,5 +131,6 @@ class SyncWheels(Request):
         "have, without asking.",
         "-y",
         "--yes",
+        section="Questions",
     )
     force: bool = False

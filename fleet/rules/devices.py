@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
+from fleet.rules.gpu_state import judged
 from fleet.rules.rule import MISSING, Rule, View, lookup
+from fleet.rules.units import counted
 
 # NVIDIA's "minor version compatibility": the oldest Linux driver for a CUDA major version.
 OLDEST_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
@@ -36,9 +39,9 @@ def too_few(view: View) -> str | None:
     return f"{len(found)} usable, {wanted} needed" if has_some and len(found) < wanted else None
 
 
-def ecc_errors(view: View) -> str | None:
-    bad = [f"GPU {gpu['index']}: {gpu['ecc_errors']}" for gpu in view.get("gpus") or () if gpu.get("ecc_errors")]
-    return f"uncorrected memory errors, {', '.join(bad)}" if bad else None
+def ecc_errors(gpu: View) -> str | None:
+    count = gpu.get("ecc_errors")
+    return f"has {counted(count, 'uncorrected memory error')}" if count else None
 
 
 def count(view: View) -> Any:
@@ -124,10 +127,10 @@ RULES = (
     ),
     Rule(
         "gpu-ecc",
-        ecc_errors,
+        partial(judged, wrong=ecc_errors, spared=None, whole=True),
         "clear",
         "GPU memory errors",
-        "reset or replace that GPU: uncorrected errors end a run or spoil its results",
+        "reset it while nothing uses it, or replace it: uncorrected errors end a run or spoil its results",
         "warning",
         run=True,
     ),

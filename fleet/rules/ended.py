@@ -71,6 +71,13 @@ _OPTIONAL = (
     "ImportError",
     "ModuleNotFoundError",
 )  # what a script may do without: all that follows is within its handler
+# what C++ writes of threads that were left when a process had ended and exits, and what complains before it: one that
+# ended well aborts there, too, and had written anything
+_AT_EXIT = "terminate called without an active exception"
+_COMPLAINS = re.compile(
+    r"(?i)\b(?:error\b(?!\W*\d)|fatal|invalid|illegal|must|cannot|can't|could not|unable|fail(?:ed|ure)?|denied|"
+    r"unsupported|missing|require[sd]|expected)\b"
+)
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _ORDER = [hint.pattern for hint in HINTS]
 
@@ -99,7 +106,7 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
         return Cause()
     text, signal = _Text(states(tail)), signal_of(status)
     block = text.uncaught(status)
-    cause = text.last_words(status) if block is None else text.of_traceback(block)
+    cause = text.last_output(status) if block is None else text.of_traceback(block)
     if cause.collateral:  # of ranks that share a log, the one that raised its own
         others = (text.of_traceback(block) for block in text.blocks if block.by_torch)
         cause = next((other for other in others if other.own), cause)
@@ -151,11 +158,11 @@ class _Text:
         """Returns the lines that were written after it."""
         return [line for n, line in self.outside if n >= block.number and not _ASIDE.match(line)]
 
-    def goes_on(self, number: int, behind: Sequence[str]) -> bool:
+    def goes_on(self, number: int, following: Sequence[str]) -> bool:
         """Returns whether a process went on after a line: it wrote more than while it ends, or the like of before."""
-        if len(behind) > LAST_LINES or any(map(_GOES_ON.search, behind)):
+        if len(following) > LAST_LINES or any(map(_GOES_ON.search, following)):
             return True
-        alike = {_NUMBER.sub("#", line) for line in behind}
+        alike = {_NUMBER.sub("#", line) for line in following}
         return any(_NUMBER.sub("#", line) in alike for n, line in self.outside if n < number)
 
     def ends_with(self, block: _Block, status: int | None) -> bool:
@@ -199,7 +206,7 @@ class _Text:
         hint = min(filter(None, (hints[n] for n in chain)), key=lambda it: _ORDER.index(it.pattern), default=None)
         return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
 
-    def last_words(self, status: int | None) -> Cause:
+    def last_output(self, status: int | None) -> Cause:
         """Returns what native code, a shell, an interpreter or sys.exit() wrote last."""
         if signal_of(status) and signal_of(status) not in CRASHES:
             return Cause()
@@ -213,7 +220,11 @@ class _Text:
                 found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
             elif not _ASIDE.match(line):
                 after.append(line)
-        for n, line in self.outside[-1:] if status == 1 and not found else ():
+        words = [(n, line) for n, line in self.outside if line != _AT_EXIT]
+        aborts = self.outside[-1:] != words[-1:]
+        for n, line in words[-1:] if (status == 1 or aborts) and not found else ():
+            if aborts and not _COMPLAINS.search(line):
+                continue
             if not _ASIDE.match(line) and not _PROGRESS.match(line) and not self.goes_on(n, [line]):
                 found = [line]
         hint = next(filter(None, map(self._hint, found)), None)

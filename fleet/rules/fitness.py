@@ -9,7 +9,7 @@ from typing import Any
 from fleet.errors import Reason
 from fleet.rules.compilers import FIRST_CUDA, LAST_CUDA, capability, numbers, wrong_compilers, wrong_toolkit
 from fleet.rules.devices import cuda_of
-from fleet.rules.rule import GiB, MiB, Rule, Said, View, lookup
+from fleet.rules.rule import GiB, MiB, Rule, Sentence, View, lookup
 from fleet.rules.units import size
 
 BUILDING = ("deepspeed", "colossalai")  # they compile ops when a script first uses them
@@ -22,7 +22,7 @@ def capabilities(view: View) -> dict[str, str]:
     return {known: name for name in names if (known := capability(name))}
 
 
-def toolchain(view: View) -> Said | None:
+def toolchain(view: View) -> Sentence | None:
     building = [name for name in BUILDING if name in view["want"].modules]
     if not building or building == ["deepspeed"] and lookup(view, "deepspeed.ops"):
         return None
@@ -32,7 +32,7 @@ def toolchain(view: View) -> Said | None:
     if cuda_of(view):
         wrong += [(message, TOOLKIT) for message, _ in wrong_toolkit(tuple(capabilities(view)), torch, kit)]
     text = f"{building[0]} compiles ops there: {'; '.join(message for message, _ in wrong)}"
-    return Said(Reason.of_node(text), wrong[0][1]) if wrong else None
+    return Sentence(Reason.of_node(text), wrong[0][1]) if wrong else None
 
 
 def _tool(view: View, path: str) -> Mapping[str, Any] | None:
@@ -67,10 +67,10 @@ def shm_full(view: View) -> str | None:
     return f"{size(disk['free'])} of {size(disk['total'])} are free"
 
 
-def shadows(view: View) -> Said | None:
+def shadows(view: View) -> Sentence | None:
     found = view.get("shadows") or {}
     names, text = ", ".join(found.get("files") or ()), "{folder} has {names}: scripts there import that instead"
-    return Said(Reason(text, folder=found["folder"], names=names)) if names else None
+    return Sentence(Reason(text, folder=found["folder"], names=names)) if names else None
 
 
 RULES = (

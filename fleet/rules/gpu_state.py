@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from typing import Any
+from functools import partial
 
 from fleet.errors import Reason
+from fleet.model import grouped
 from fleet.rules.neighbours import neighbours
-from fleet.rules.rule import Rule, Said, View
+from fleet.rules.rule import Rule, Sentence, Severity, View
 from fleet.rules.units import few, size
 
 FEW = 4
@@ -24,13 +25,18 @@ def used(view: View) -> Container[int]:
     return want.devices if want.devices is not None else every[:ranks]
 
 
-def judged(view: View, bad: Callable[[View], Any], wrong: str) -> Said | None:
-    """Returns what is wrong with the GPUs that are bad: a launch judges its own, `check` all of them."""
-    mine, every = used(view), view["want"].part is None
-    found = [gpu["index"] for gpu in view.get("gpus") or () if bad(gpu) and (every or gpu["index"] in mine)]
-    spared = not any(index in mine for index in found)
-    finding = Said(f"GPU {', '.join(map(str, found))} {wrong}", severity="warning" if spared else None)
-    return finding if found else None
+def judged(
+    view: View, wrong: Callable[[View], str | None], spared: Severity | None = "warning", *, whole: bool = False
+) -> Sentence | None:
+    """Returns what is wrong with the GPUs: a launch judges its own, `check` all of them. wrong: what is, of one GPU.
+    spared: the severity where no rank is to have one of them, None for the rule's own. whole: a launch judges all."""
+    mine, every = used(view), whole or view["want"].part is None
+    known = [gpu for gpu in view.get("gpus") or () if every or gpu["index"] in mine]
+    found = [(text, gpu["index"]) for gpu in known if (text := wrong(gpu))]
+    parts = [f"GPU {', '.join(map(str, indexes))} {text}" for text, indexes in grouped(found).items()]
+    severity = None if any(index in mine for _, index in found) else spared
+    gpus = tuple(index for _, index in found)
+    return Sentence(Reason.of_node("; ".join(parts)), severity=severity, gpus=gpus) if found else None
 
 
 def lost(view: View) -> str | None:
@@ -39,10 +45,14 @@ def lost(view: View) -> str | None:
     return f"{len(found)} of {known} answer" if found is not None and 0 < len(found) < known else None
 
 
-def throttled(view: View) -> str | None:
-    found = {gpu["index"]: gpu.get("slowed") or 0 for gpu in view.get("gpus") or ()}
-    why = {index: [text for bit, text in SLOWED.items() if bits & bit] for index, bits in found.items()}
-    return ", ".join(f"GPU {index} is slowed down {texts[-1]}" for index, texts in why.items() if texts) or None
+def throttled(gpu: View) -> str | None:
+    why = [text for bit, text in SLOWED.items() if (gpu.get("slowed") or 0) & bit]
+    return f"is slowed down {why[-1]}" if why else None
+
+
+def flagged(name: str, wrong: object, text: str, view: View) -> str | None:
+    """Returns the text where this fact is `wrong`."""
+    return text if view.get(name) == wrong else None
 
 
 def divided(view: View) -> str | None:
@@ -64,7 +74,7 @@ def held(view: View) -> str | None:
     return f"no process shows that holds {', '.join(found)}" if found and is_known else None
 
 
-def busy(view: View) -> Said | None:
+def busy(view: View) -> Sentence | None:
     known = {run["run"] for run in neighbours(view)}  # which are reported, or may be there
     found = [
         process
@@ -76,7 +86,7 @@ def busy(view: View) -> Said | None:
     those = [process for process in found if process.get("gpu") in mine or process.get("gpu") not in listed]
     shown = those or ([] if view["want"].part is not None else found)
     text = f"GPUs in use: {few(dict.fromkeys(map(_who, shown)), FEW)}"
-    return Said(Reason.of_node(text), severity=None if those else "warning") if shown else None
+    return Sentence(Reason.of_node(text), severity=None if those else "warning") if shown else None
 
 
 # computes nothing itself: NVIDIA's MPS has it on every GPU, idle or not
@@ -102,7 +112,7 @@ RULES = (
     ),
     Rule(
         "gpu-throttled",
-        throttled,
+        partial(judged, wrong=throttled, spared=None),
         "clear",
         "GPU clocks",
         "the slowest GPU sets the pace: look at fans, inlet and power supplies; 'nvidia-smi -q -d PERFORMANCE' there",
@@ -111,7 +121,7 @@ RULES = (
     ),
     Rule(
         "gpu-prohibited",
-        lambda view: judged(view, lambda gpu: gpu.get("mode") == "Prohibited", "may not compute (mode Prohibited)"),
+        partial(judged, wrong=partial(flagged, "mode", "Prohibited", "may not compute (mode Prohibited)")),
         "clear",
         "GPUs",
         "was it taken out for a reason? choose others (-w HOST:0,2), or allow it: 'nvidia-smi -i N -c DEFAULT' there",
@@ -136,7 +146,7 @@ RULES = (
     ),
     Rule(
         "gpu-reset",
-        lambda view: judged(view, lambda gpu: gpu.get("reset"), "requires a reset"),
+        partial(judged, wrong=partial(flagged, "reset", True, "requires a reset")),
         "clear",
         "GPUs",
         "reset it: 'nvidia-smi -r -i N' there while nothing uses it, or reboot; or choose others (-w HOST:0,2)",

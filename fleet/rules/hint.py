@@ -14,7 +14,7 @@ class Hint:
     worked_out: makes the remedy of the match, where it is not always the same. collateral: a rank shows it because
     another one died, and is not the first failure's cause. unfit: the host is not fit for another run as it is.
 
-    Of the kernel's, signals, words: what it explains, a rank that died of one of these, or whose last lines match.
+    Of the kernel's, signals, lines: what it explains, a rank that died of one of these, or whose last lines match.
     sudden: it ends a process at once, and explains nothing that ends much later.
     """
 
@@ -25,7 +25,7 @@ class Hint:
     worked_out: Callable[[re.Match[str]], str] | None = None
     unfit: bool = False
     signals: tuple[int, ...] = ()
-    words: str = r"(?!)"
+    lines: str = r"(?!)"
     sudden: bool = False
 
 

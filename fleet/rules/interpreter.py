@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleet.errors import Reason
-from fleet.rules.rule import MISSING, Rule, Said, View, lookup
+from fleet.rules.rule import MISSING, Rule, Sentence, View, lookup
 from fleet.rules.units import few
 from fleet.rules.view import NOTABLE
 
@@ -24,16 +24,16 @@ LISTED = 4
 PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads without change
 
 
-def broken(view: View) -> Said | None:
+def broken(view: View) -> Sentence | None:
     error = view.get("python_error")
     return with_others(view, Reason("the training interpreter: ") + Reason.of_node(error), CORRECT) if error else None
 
 
-def with_others(view: View, message: str, remedy: str) -> Said:
+def with_others(view: View, message: str, remedy: str) -> Sentence:
     """Adds the host's other interpreters: which they are, and the inventory's line for the first that has torch."""
     others: Sequence[View] = view.get("interpreters") or ()
     if not others:
-        return Said(message)
+        return Sentence(message)
     fit = [one for one in others if one.get("torch")] or others
     listed = few((f"{one['path']} (Python {one['version']}, {_torch(one)})" for one in fit), LISTED)
     if fit[0].get("torch"):
@@ -41,8 +41,8 @@ def with_others(view: View, message: str, remedy: str) -> Said:
         as_yaml = found if PLAIN.fullmatch(found) else json.dumps(found)
         remedy = f"in fleet.yaml: python: {as_yaml}; in a hostfile, behind the host: python={shlex.quote(found)}"
     elif len(others) > 1:
-        return Said(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
-    return Said(message, f"it has {listed}; {remedy}")
+        return Sentence(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
+    return Sentence(message, f"it has {listed}; {remedy}")
 
 
 def _torch(one: View) -> str:
@@ -67,9 +67,9 @@ def missing_modules(view: View) -> Any:
     return with_others(view, Reason("needed for a run: ") + Reason.of_node(text), INSTALL)
 
 
-def imports(view: View) -> Said | None:
+def imports(view: View) -> Sentence | None:
     why = "; ".join(f"import {name}: {error}" for name, error in (view.get("imports") or {}).items())
-    return Said(Reason.of_node(why)) if why else None
+    return Sentence(Reason.of_node(why)) if why else None
 
 
 def other_packages(view: View) -> Any:
@@ -93,6 +93,7 @@ RULES = (
         "the training interpreter",
         CORRECT,
         needs="python",
+        essential=True,
     ),
     Rule(
         "module-missing",

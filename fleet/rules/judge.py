@@ -5,16 +5,31 @@ To add one: an entry in the file that it fits in, and a case in tests/golden/rul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fleet.errors import Reason
+from fleet.errors import InventoryError, Reason
+from fleet.inventory.fields import suggest
 from fleet.inventory.nodeset import fold
-from fleet.model import grouped
-from fleet.rules import devices, fitness, gpu_state, interpreter, launch, links, neighbours, pairs, steps, system
+from fleet.model import Host, grouped
+from fleet.rules import (
+    bench,
+    devices,
+    fitness,
+    gpu_health,
+    gpu_state,
+    history,
+    interpreter,
+    launch,
+    links,
+    neighbours,
+    pairs,
+    steps,
+    system,
+)
 from fleet.rules.causes import Cause, by_cause
-from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Said, Severity, View, lookup
+from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Sentence, Severity, View, lookup
 from fleet.rules.units import amount, few, shown
 
 # in the order in which equally bad findings are shown
@@ -26,6 +41,9 @@ RULES: tuple[Rule, ...] = (
     *interpreter.RULES,
     *devices.RULES,
     *gpu_state.RULES,
+    *gpu_health.RULES,
+    *bench.RULES,
+    *history.RULES,
     *fitness.RULES,
     *system.RULES,
     *steps.RULES,
@@ -37,12 +55,71 @@ Whose = TypeVar("Whose")
 
 def judge(views: Mapping[str, View]) -> list[Finding]:
     """All findings about these hosts (name -> view), in order of severity, then of the rules."""
-    needed = {name for view in views.values() for name in view["want"].needs}
-    found = [finding for rule in RULES for finding in _apply(rule, views, needed)]
+    return causes_of(applied(views), silenced(views))
+
+
+def applied(views: Mapping[str, View]) -> list[Finding]:
+    """Returns all findings, those too that are signs of others, but for those that are silenced."""
+    found = list[Finding]()
+    for rule in RULES:
+        judged = {name: view for name, view in views.items() if rule.id not in view["want"].ignore}
+        found += _apply(rule, judged)
+    return found
+
+
+def causes_of(found: Sequence[Finding], quiet: Sequence[Finding]) -> list[Finding]:
+    """Returns the findings that are no signs of others, or of silenced ones, in order of severity."""
     # one cause, one finding: a different minor version is a different patch release too
-    reported = {finding.id for finding in found}
-    signs = {rule.id for rule in RULES if reported.intersection(rule.covered_by)}
-    return sorted((f for f in found if f.id not in signs), key=lambda finding: SEVERITIES.index(finding.severity))
+    alone = [finding for finding in found if not _is_a_sign(finding, found, quiet)]
+    return sorted(alone, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _is_a_sign(finding: Finding, found: Iterable[Finding], quiet: Iterable[Finding]) -> bool:
+    """Is true where other findings explain it, at each of its hosts, and are as severe. quiet: those silenced."""
+    rule = next(rule for rule in RULES if rule.id == finding.id)
+    if any(cause.id in rule.echo_of for cause in found):
+        return True
+    explained = {
+        name
+        for cause in (*found, *quiet)
+        if cause.id in rule.covered_by and SEVERITIES.index(cause.severity) <= SEVERITIES.index(finding.severity)
+        for name in cause.hosts
+    }
+    return bool(rule.covered_by) and explained.issuperset(finding.hosts)
+
+
+def silenced(views: Mapping[str, View]) -> list[Finding]:
+    """Returns the findings about hosts that are to ignore the rule, of these hosts alone."""
+    found = list[Finding]()
+    for rule in RULES:
+        quiet = {name for name, view in views.items() if rule.id in view["want"].ignore}
+        if quiet:
+            every = [(each, tuple(name for name in each.hosts if name in quiet)) for each in _apply(rule, views)]
+            found += [replace(finding, hosts=hosts) for finding, hosts in every if hosts]
+    return found
+
+
+def ignored(host: Host) -> tuple[str, ...]:
+    return tuple(host.ignore.split(",")) if host.ignore else ()
+
+
+def known_rules(hosts: Iterable[Host]) -> None:
+    """Raises InventoryError if a host is to ignore what is no rule, or one that is essential."""
+    rules = {rule.id: rule for rule in RULES}
+    for host in hosts:
+        for name in ignored(host):
+            if name in rules and rules[name].essential:
+                raise InventoryError(
+                    f"ignore: {name} protects runs, code or data, and cannot be ignored",
+                    hint="take it out of 'ignore'; 'fleet launch --no-preflight' starts one run in spite of it",
+                    host=host.name,
+                )
+            if name not in rules:
+                raise InventoryError(
+                    f"ignore: there is no rule {name}",
+                    hint=suggest(name, rules) or "'fleet check' shows a rule's name in brackets after its finding",
+                    host=host.name,
+                )
 
 
 def in_full(findings: Iterable[Finding]) -> list[Finding]:
@@ -52,7 +129,7 @@ def in_full(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
 
-def told(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
+def by_cause_and_severity(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
     """Returns the findings as users read them: those with one cause once, errors first."""
     causes = by_cause((finding, finding.message, finding.remedy) for finding in findings)
     return [(cause.whose[0].severity, cause) for cause in causes]
@@ -69,7 +146,8 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
-def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> Iterable[Finding]:
+def _apply(rule: Rule, views: Mapping[str, View]) -> Iterable[Finding]:
+    needed = {name for view in views.values() for name in view["want"].needs}
     if "launch" in needed and rule.needs and rule.needs not in needed:
         return ()  # what is to run does without
     if rule.needs:  # as severe as it is for what is to run
@@ -81,7 +159,7 @@ def _apply(rule: Rule, views: Mapping[str, View], needed: Collection[str]) -> It
         if value is None and rule.kind == "equal" and rule.needs in needed:
             continue  # that it is missing is reported of that host alone
         # anything else, MISSING among it, cannot be judged
-        fits = Mapping if rule.kind == "contents" else str | int | float | Said | pairs.Seen | links.Links | None
+        fits = Mapping if rule.kind == "contents" else str | int | float | tuple | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value
     return _KINDS[rule.kind](rule, values)
@@ -134,8 +212,10 @@ def _of(names: Iterable[str]) -> Reason:
 def _clear(rule: Rule, values: Values) -> Iterable[Finding]:
     for value, names in groups({name: value for name, value in values.items() if value}):
         text = Reason(rule.says, value=value) if rule.says else Reason(f"{rule.what}: ") + Reason.of_node(str(value))
-        finding = value if isinstance(value, Said) else Said(text)
-        yield rule.found(names, _of(names) + finding.message, remedy=finding.remedy, severity=finding.severity)
+        sentence = value if isinstance(value, Sentence) else Sentence(text)
+        yield rule.found(
+            names, _of(names) + sentence.message, remedy=sentence.remedy, severity=sentence.severity, gpus=sentence.gpus
+        )
 
 
 def _somewhere(rule: Rule, values: Values) -> Iterable[Finding]:
@@ -186,4 +266,6 @@ _KINDS: Mapping[Kind, Callable[[Rule, Values], Iterable[Finding]]] = {
     "closed": pairs.closed,
     "stalled": pairs.stalled,
     "slow": links.slow,
+    "slower": bench.slower,
+    "unlike": bench.unlike,
 }

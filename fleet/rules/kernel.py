@@ -7,6 +7,7 @@ import re
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hint import Hint, first_match
 from fleet.rules.signals import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
+from fleet.rules.xid import explained, numbers
 
 MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--nproc-per-node)"
 
@@ -14,13 +15,16 @@ MEMORY = "fewer data loader workers, a smaller batch, or fewer ranks a node (--n
 _LOST_A_CHILD = r"[Kk]illed|exited unexpectedly|BrokenProcessPool|EOFError|terminated abruptly"
 _GPU = r"CUDA|NCCL|cuDNN|CUBLAS|HIP|collective|[Ww]atchdog|Xid"
 _DISK = r"I/O error|Input/output|Errno 5\b|Read-only file system|Stale file|Bus error|Structure needs cleaning"
-# NVIDIA's numbers of errors that an application causes, or that only follow from another one
-_OF_A_PROGRAM = r"(?:13|31|43|45|68|69)\b"
 _LIMIT = f"a higher limit (of the container, the service, the Slurm job), or {MEMORY}"
 
 
 def _out_of_memory(pattern: str, why: str, remedy: str) -> Hint:
-    return Hint(pattern, remedy, why, signals=(SIGKILL,), words=_LOST_A_CHILD, sudden=True)
+    return Hint(pattern, remedy, why, signals=(SIGKILL,), lines=_LOST_A_CHILD, sudden=True)
+
+
+def _xid(number: str, meaning: str, *, unfit: bool = True) -> Hint:
+    pattern = rf"NVRM: Xid \(([^)]*)\): ((?:{number})\b)(?!.* to 0x0 \(None\))"  # which is that all is well again
+    return Hint(pattern, "", meaning, worked_out=lambda found: explained(int(found[2])).remedy, lines=_GPU, unfit=unfit)
 
 
 SUDDEN_SECONDS = 30.0  # between the kernel's line and what that explains; two clocks drift apart with the years
@@ -45,41 +49,25 @@ KERNEL = (
         r"NVRM: .*(?:Xid.*: 79\b|fallen off the bus|GPU is lost)",
         "mostly power, heat or the slot: only a reboot of {host} brings it back; 'fleet check' tells whether it did",
         "a GPU has fallen off the bus (Xid 79)",
-        words=_GPU,
+        lines=_GPU,
         unfit=True,
     ),
-    Hint(
-        r"NVRM: Xid \(([^)]*)\): ((?:48|63|64|92|94|95|140)\b)",
-        "reset it, replace it if they return; 'fleet exec -w {host} -- nvidia-smi -q -d ECC' counts them",
-        r"the GPU at \1 has memory errors (Xid \2)",
-        words=_GPU,
-        unfit=True,
-    ),
-    Hint(
-        rf"NVRM: Xid \(([^)]*)\): ((?!{_OF_A_PROGRAM})\d+)",
-        "reset it (nvidia-smi -r) or reboot {host}; NVIDIA's list of Xid errors tells what the number means",
-        r"the GPU at \1 failed (Xid \2)",
-        words=_GPU,
-        unfit=True,
-    ),
-    Hint(
-        r"NVRM: Xid \(([^)]*)\): (\d+)",
-        "mostly an illegal access in a kernel: --env CUDA_LAUNCH_BLOCKING=1 has the traceback point at it",
-        r"a program made an error on the GPU at \1 (Xid \2)",
-        words=_GPU,
-    ),
+    _xid(numbers("memory", is_fit=False), r"the GPU at \1 has memory errors (Xid \2)"),
+    _xid(numbers("memory", is_fit=True), r"the GPU at \1 has memory errors (Xid \2), and can go on", unfit=False),
+    _xid(rf"(?!(?:{numbers('program', is_fit=True)})\b)\d+", r"the GPU at \1 failed (Xid \2)"),
+    _xid(r"\d+", r"a program made an error on the GPU at \1 (Xid \2)", unfit=False),
     Hint(
         r"nvidia-nvswitch.*SXid",
-        "restart nvidia-fabricmanager on {host}, or reboot it",
+        "restart nvidia-fabricmanager on {host} while no GPU there is in use, or reboot it",
         "the NVSwitch failed (SXid)",
-        words=_GPU,
+        lines=_GPU,
         unfit=True,
     ),
     Hint(
         r"amdgpu .*(reset|timeout|uncorrect\w*)",
-        "reset it (rocm-smi) or reboot {host}",
+        "reset it (rocm-smi) while nothing uses it, or reboot {host}",
         r"an AMD GPU failed (\1)",
-        words=_GPU,
+        lines=_GPU,
         unfit=True,
     ),
     Hint(
@@ -87,7 +75,7 @@ KERNEL = (
         "memory or processor of {host}: see its machine check log (ras-mc-ctl, mcelog)",
         "the hardware reports an error that cannot be corrected",
         signals=(SIGBUS, SIGKILL, SIGSEGV),
-        words=r"Bus error",
+        lines=r"Bus error",
         unfit=True,
     ),
     Hint(
@@ -95,7 +83,7 @@ KERNEL = (
         "--env PYTHONFAULTHANDLER=1 shows where in the script; is that library the same on all hosts ('fleet check')?",
         r"a crash in native code, in \1",
         signals=(SIGSEGV, SIGBUS, SIGILL, SIGFPE),
-        words=_LOST_A_CHILD,
+        lines=_LOST_A_CHILD,
         sudden=True,
     ),
     Hint(
@@ -103,14 +91,14 @@ KERNEL = (
         "'fleet exec -w {host} -- dmesg' tells which; replace it before the next run",
         "a disk there fails",
         signals=(SIGBUS,),
-        words=_DISK,
+        lines=_DISK,
         unfit=True,
     ),
     Hint(
         r"nfs: server (\S+) not responding",
         "look at that server, or at the link of {host} to it",
         r"the file server \1 did not answer",
-        words=_DISK + r"|Errno 110|timed out",
+        lines=_DISK + r"|Errno 110|timed out",
     ),
 )
 
@@ -121,4 +109,4 @@ def explains(line: KernelLine, signal: int, text: str) -> Hint | None:
     rule, mine = first_match(KERNEL, line["text"]), line["rank"] is not None
     if rule is None or (rule.sudden and not mine and abs(line["time"]) > SUDDEN_SECONDS):
         return None
-    return rule if mine or signal in rule.signals or re.search(rule.words, text) else None
+    return rule if mine or signal in rule.signals or re.search(rule.lines, text) else None

@@ -9,7 +9,7 @@ from typing import Any
 from fleet.errors import Reason
 from fleet.protocol.state import MODULES
 from fleet.rules import left_behind
-from fleet.rules.rule import MISSING, Rule, Said, View, lookup
+from fleet.rules.rule import MISSING, Rule, Sentence, View, lookup, vital
 from fleet.rules.steps import OF_A_RUN, stuck
 from fleet.rules.units import counted
 
@@ -37,20 +37,20 @@ DELIVERIES = {
 }
 
 
-def delivery(name: str, found: View, half: bool) -> Said | None:
+def delivery(name: str, found: View, half: bool) -> Sentence | None:
     """Returns what is wrong with a delivery. half: one was cut short."""
     under_way, again, cut = DELIVERIES[name]
     if found.get("busy"):
-        return Said(Reason(under_way, to=found.get("folder"), who=found["busy"]), again)
-    return Said(Reason(cut, to=found.get("folder"))) if half else None
+        return Sentence(Reason(under_way, to=found.get("folder"), who=found["busy"]), again)
+    return Sentence(Reason(cut, to=found.get("folder"))) if half else None
 
 
-def code(view: View) -> Said | None:
+def code(view: View) -> Sentence | None:
     found = view.get("code") or {}
     return delivery("code", found, found.get("half", False))
 
 
-def data(view: View) -> Said | None:
+def data(view: View) -> Sentence | None:
     """The fact is there only where a delivery has not ended."""
     found = view.get("data")
     return None if not found or code(view) else delivery("data", found, True)
@@ -62,30 +62,30 @@ def workdir(view: View) -> str | None:
     return found["path"] if missing else None
 
 
-def script(view: View) -> Said | None:
+def script(view: View) -> Sentence | None:
     part, script = view["want"].part, view.get("script") or {}
     if part is None or code(view) or workdir(view) or stuck("files", view):
         return None
     if not script.get("exists") and part.kind == "module":
         path = str(script.get("path"))
-        return Said(
+        return Sentence(
             Reason("python -m finds no such module: {path}", path=path), FILE if path.endswith(".py") else MODULE
         )
     if not script.get("exists"):
         if folder := view.get("script_folder"):
-            return Said(Reason("the script {path} is a folder", path=folder), "name a file in it")
+            return Sentence(Reason("the script {path} is a folder", path=folder), "name a file in it")
         if part.program is not None:
             missing = Reason("no program {name} on the PATH, nor in the workdir", name=part.program)
-            return Said(missing, PYTHON3 if part.program == "python" else None)
-        return Said(Reason("the script {path} does not exist", path=script.get("path")))
+            return Sentence(missing, PYTHON3 if part.program == "python" else None)
+        return Sentence(Reason("the script {path} does not exist", path=script.get("path")))
     if part.kind == "program" and not script.get("executable"):
         python = str(script.get("path")).endswith(".py")
         wrong = "{path} has no '#!' line that says what starts it" if python else "{path} is not executable"
-        return Said(Reason(wrong, path=script.get("path")), PYTHON if python else "chmod +x")
+        return Sentence(Reason(wrong, path=script.get("path")), PYTHON if python else "chmod +x")
     return None
 
 
-def other_script(view: View) -> Said | None:
+def other_script(view: View) -> Sentence | None:
     """Reports a script that came from another source, and is not what the head has under this name."""
     part, source, script = view["want"].part, lookup(view, "code.script"), view.get("script") or {}
     if part is None or part.here is None or not isinstance(source, Mapping) or not source["id"]:
@@ -93,7 +93,7 @@ def other_script(view: View) -> Said | None:
     same = script.get("sha256") in (None, part.here) or part.ours(source)
     text = "{path} came from another source, {source}, and differs from the one here"
     source_text = f"{source['host']}:{source['path']}"
-    return None if same else Said(Reason(text, path=script.get("path"), source=source_text))
+    return None if same else Sentence(Reason(text, path=script.get("path"), source=source_text))
 
 
 def configs(view: View) -> str | None:
@@ -120,32 +120,32 @@ def synced(view: View) -> Any:
 
 
 # -- ranks, and the way to the master --------------------------------------------------------------------------
-def crowded(view: View) -> Said | None:
+def crowded(view: View) -> Sentence | None:
     """More ranks than GPUs, because of the command line."""
     want = view["want"]
     usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
     shared = want.part is not None and 0 < usable < (want.part.ranks or 0)
-    return Said(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}") if shared else None
+    return Sentence(f"{want.part.ranks} ranks share {counted(usable, 'GPU')}") if shared else None
 
 
-def hidden(view: View) -> Said | None:
+def hidden(view: View) -> Sentence | None:
     """A variable of the host leaves fewer GPUs than there are ranks, of which each takes one."""
     want, left = view["want"], view.get("visible")
     ranks = (want.part and want.part.ranks) or want.ranks or 0
     if left is None or want.devices is not None or not left < ranks <= len(view.get("gpus") or ()):
         return None
-    return Said(
+    return Sentence(
         f"CUDA_VISIBLE_DEVICES leaves {counted(left, 'GPU')} of {len(view['gpus'])} to {counted(ranks, 'rank')}"
     )
 
 
-def way(master: bool, view: View) -> Said | None:
+def way(master: bool, view: View) -> Sentence | None:
     """Reports what is wrong with the way to the master; what is wrong at the master itself explains what the others
     see."""
     part, found = view["want"].part, view.get("port") or {}
     if part is None or not part.met or (part.node_rank == 0) is not master or not found.get("error"):
         return None
-    return Said(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
+    return Sentence(Reason.of_node(str(found["error"]) + _holder(found.get("holder"))), _way_on(found))
 
 
 def _holder(holder: View | None) -> str:
@@ -162,32 +162,24 @@ def _way_on(found: View) -> str | None:
     return str(hint) if hint else None
 
 
+MASTER = "master"
 LOOK = "a wedged mount or driver there? 'fleet check' looks closer"
 LOOK_AT_MASTER = "check 'data_address' of the first host, or give --master-addr"
 
 RULES = (
     *(
-        Rule(
-            f"step-{step}",
-            partial(stuck, step),
-            "clear",
-            step,
-            LOOK,
-            "warning" if step == "code" else "error",
-            run=True,
-        )
+        vital(f"step-{step}", partial(stuck, step), "clear", step, LOOK, "warning" if step == "code" else "error")
         for step in OF_A_RUN
     ),
     *left_behind.RULES,
-    Rule("code-mixed", code, "clear", "the code", "run 'fleet sync' again", run=True),
-    Rule("data-mixed", data, "clear", "the data", "run 'fleet sync --data PATH' again", run=True),
-    Rule(
+    vital("code-mixed", code, "clear", "the code", "run 'fleet sync' again"),
+    vital("data-mixed", data, "clear", "the data", "run 'fleet sync --data PATH' again"),
+    vital(
         "runs-folder",
         "no_runs",
         "clear",
         "the runs' folder",
         "move it away, or correct its owner",
-        run=True,
         says="a run keeps its logs below {value}, which is no folder that can be written",
     ),
     Rule(
@@ -197,17 +189,17 @@ RULES = (
         "the workdir",
         SYNC,
         needs="launch",
+        essential=True,
         says="the folder {value} does not exist",
     ),
-    Rule("script-missing", script, "clear", "the script", SYNC, run=True),
-    Rule("script-of-another", other_script, "clear", "the script", ANOTHER, run=True),
-    Rule(
+    vital("script-missing", script, "clear", "the script", SYNC),
+    vital("script-of-another", other_script, "clear", "the script", ANOTHER),
+    vital(
         "config-missing",
         configs,
         "clear",
         "a configuration",
         SYNC,
-        run=True,
         says="DeepSpeed's configuration {value} does not exist",
     ),
     Rule(
@@ -247,32 +239,29 @@ RULES = (
         run=True,
         says="the launcher's own configuration is not read: {value}",
     ),
-    Rule("master", partial(way, True), "clear", "the master", LOOK_AT_MASTER, run=True),
-    Rule(
+    vital(MASTER, partial(way, True), "clear", "the master", LOOK_AT_MASTER),
+    vital(
         "way-to-master",
         partial(way, False),
         "clear",
         "the way to the master",
         LOOK_AT_MASTER,
-        covered_by=("master", "ways"),
-        run=True,
+        echo_of=(MASTER, "ways"),
     ),
-    Rule("script-differs", "script.sha256", "digest", "the script's content", SYNC, run=True),
-    Rule(
+    vital("script-differs", "script.sha256", "digest", "the script's content", SYNC),
+    vital(
         "code-differs",
         "code.digest",
         "digest",
         "the code that was synced",
         "run 'fleet sync' again, to all; what it left as the node has it: 'fleet sync --force=PATTERN'",
-        run=True,
     ),
-    Rule(
+    vital(
         "code-changed",
         partial(changed, True),
         "contents",
         "modules of the code that was synced",
         "they were changed there since: 'fleet sync' again, to all; 'fleet sync --force=PATTERN' over such changes",
-        run=True,
     ),
     Rule(
         "files-changed",

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any
 
 from fleet.errors import Reason
-from fleet.rules.rule import Rule, Said, View, lookup
+from fleet.rules.rule import Rule, Sentence, View, lookup
 
 
 # -- locks of builds -------------------------------------------------------------------------------------------
-def left_locks(sure: bool, view: View) -> Said | None:
+def left_locks(sure: bool, view: View) -> Sentence | None:
     found = [str(build["path"]) for build in view.get("builds") or () if bool(build["sure"]) is sure]
     locks = [path for path in found if _is_for(lookup(view, "python.version"), path)]
-    return Said(*of_locks(view["want"].host, locks, sure)) if locks else None
+    return Sentence(*of_locks(view["want"].host, locks, sure)) if locks else None
 
 
 def _is_for(version: Any, lock: str) -> bool:
@@ -37,22 +37,22 @@ def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, s
 UNDYING = "what hangs in the kernel ends when the mount or the driver that it waits for answers, or with a reboot"
 
 
-def left(said: View) -> list[str]:
+def left(view: View) -> list[str]:
     """The processes that outlived SIGKILL, of a node's last report on a run."""
-    return said.get("stuck") or [str(pid) for pid in said.get("left") or ()]
+    return view.get("stuck") or [str(pid) for pid in view.get("left") or ()]
 
 
-def undying(said: View) -> str | None:
-    return f"processes that would not die: {', '.join(left(said))}" if left(said) else None
+def undying(view: View) -> str | None:
+    return f"processes that would not die: {', '.join(left(view))}" if left(view) else None
 
 
-def remains(ended: bool, view: View) -> Said | None:
+def remains(ended: bool, view: View) -> Sentence | None:
     found = [each for each in view.get("remains") or () if bool(each["left"]) is not ended]
     runs = ", ".join(str(each["run"]) for each in found)
     which = ", ".join(str(pid) for each in found for pid in each["left"])
     lost = f"run {runs} had lost its supervisor: what was left of it is ended now"
     undead = f"processes of run {runs} would not die: {which}"
-    return Said(lost if ended else undead) if found else None
+    return Sentence(lost if ended else undead) if found else None
 
 
 FORGOTTEN = "nothing to do; was it killed by hand, or for want of memory? 'fleet exec -- dmesg' may say"

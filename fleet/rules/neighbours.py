@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fleet.inventory.nodeset import fold
 from fleet.protocol.state import meet
-from fleet.rules.rule import Rule, Said, View
+from fleet.rules.rule import Sentence, View, vital
 from fleet.rules.units import counted
 
 LIVE = "live-run"
@@ -21,13 +21,13 @@ def neighbours(view: View) -> Iterator[View]:
             yield run
 
 
-def live(view: View) -> Said | None:
+def live(view: View) -> Sentence | None:
     part, found = view["want"].part, list(neighbours(view))
     if part is None or part.share or not found:
         return None
     stop = " and ".join(f"'fleet stop {run['run']}'" for run in found)
     text = "; ".join(_text(run, view) for run in found)
-    return Said(text, f"{stop} ends it; 'fleet launch --share' starts beside it")
+    return Sentence(text, f"{stop} ends it; 'fleet launch --share' starts beside it, 'fleet launch --wait' after it")
 
 
 def _text(run: View, view: View) -> str:
@@ -48,4 +48,4 @@ def _gpus(run: View, view: View) -> str:
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")
 
 
-RULES = (Rule(LIVE, live, "clear", "live runs", "--share", run=True),)
+RULES = (vital(LIVE, live, "clear", "live runs", "--share"),)

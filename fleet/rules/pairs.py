@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from fleet.errors import Reason
 from fleet.inventory.nodeset import fold
-from fleet.rules.rule import MISSING, Finding, Rule, Said, View
+from fleet.model import grouped
+from fleet.rules.rule import MISSING, Finding, Rule, Sentence, View, vital
 
 FREE = "sysctl net.ipv4.ip_local_port_range and 'ss -s' there: are ports left? does a sandbox forbid listening?"
 FIREWALL = (
@@ -24,7 +25,7 @@ NETWORK = (
     "ways; or set 'data_address' to a network that both are in"
 )
 MTU = "set the switch port's MTU to that of the hosts; until then 'ip link set dev {interface} mtu 1500' on each host"
-WORDS = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
+FAILURES = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
 MOST_PAIRS = 4  # that are findings by themselves
 MOST_GROUPS = 8  # of hosts that do not reach each other, of which any may be on one side
 Pair = tuple[str, str]
@@ -139,16 +140,14 @@ def _tried(values: Mapping[str, Seen]) -> dict[Pair, str]:
 def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
     """Yields what keeps hosts from each other."""
     found = _tried(values)
-    bad = {pair for pair, how in found.items() if how in WORDS}
-    together: dict[Shape, list[Cause]] = {}
-    for cause in causes([*values], bad, found):
-        together.setdefault(cause.shape, []).append(cause)
+    bad = {pair for pair, how in found.items() if how in FAILURES}
+    together = grouped((cause.shape, cause) for cause in causes([*values], bad, found))
     single = [*together.pop("pair", []), *together.pop("one", [])]
     for cause in [*together.pop("split", []), *(single if len(single) <= MOST_PAIRS else ())]:
         yield _closed(rule, values, found, cause)
     if len(single) > MOST_PAIRS:
         pairs, hosts = listed(single, [*values])
-        how = ", ".join(sorted({WORDS[found[pair]] for pair in all_pairs(single)}))
+        how = ", ".join(sorted({FAILURES[found[pair]] for pair in all_pairs(single)}))
         yield rule.found(hosts, Reason("{pairs} do not reach each other", pairs=pairs) + f" ({how})", remedy=NETWORK)
     for shape, of_shape in together.items():
         named = tuple(host for cause in of_shape for host in cause.hosts)
@@ -157,31 +156,29 @@ def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
 
 def _closed(rule: Rule, values: Mapping[str, Seen], found: Mapping[Pair, str], cause: Cause) -> Finding:
     hosts, names = cause.hosts, fold(cause.hosts)
-    how = ", ".join(sorted({WORDS[found[pair]] for pair in cause.pairs}))
-    known = Reason("{hosts}", hosts=names)
-    at = values[hosts[-1]].address
+    how = ", ".join(sorted({FAILURES[found[pair]] for pair in cause.pairs}))
     it, they, reach = ("it", "it", "reaches") if len(hosts) == 1 else ("them", "they", "reach")
-    of_ranks = f"at ports that ranks listen at ({how})"
-    if cause.shape == "host":
-        text = known + Reason(f": no other host reaches {it}, nor {they} any other, {of_ranks}")
-    elif cause.shape == "in":
-        text = known + Reason(f": no other host reaches {it} {of_ranks}")
-    elif cause.shape == "out":
-        text = known + Reason(f": {they} {reach} no other host {of_ranks}")
-    elif cause.shape == "split":
-        others = fold(name for name in values if name not in hosts)
-        text = known + Reason(" and {others} do not reach each other", others=others) + Reason(f" ({how})")
-    elif cause.shape == "pair":
-        only = "; all other pairs do" * (len(values) > 2 and {p for p in found if found[p] in WORDS} == cause.pairs)
-        text = Reason("{one} and {other} do not reach each other", one=hosts[0], other=hosts[1]) + f" ({how}){only}"
-    else:
-        text = Reason("{one} does not reach {other} at {at}", one=hosts[0], other=hosts[1], at=at) + f" ({how})"
-        if found.get((hosts[1], hosts[0])) == "open":
-            text += Reason("; {other} reaches {one}", one=hosts[0], other=hosts[1])
+    others = fold(name for name in values if name not in hosts)
+    ends = {"one": hosts[0], "other": hosts[-1], "at": values[hosts[-1]].address}
+    text = Reason(_CLOSED[cause.shape], hosts=names, others=others, it=it, they=they, reach=reach, **ends) + f" ({how})"
+    if cause.shape == "pair" and len(values) > 2 and cause.pairs == {pair for pair in found if found[pair] in FAILURES}:
+        text += "; all other pairs do"
+    if cause.shape == "one" and found.get((hosts[1], hosts[0])) == "open":
+        text += Reason("; {other} reaches {one}", **ends)
     needed = any(values[a].nccl or _gloo_dials(values[a].address, values[b].address) for a, b in cause.pairs)
     of_host = cause.shape in ("host", "in", "out")
     remedy = Reason(FIREWALL, hosts=names) if of_host else NETWORK
     return rule.found(hosts, text, severity="error" if needed else "warning", remedy=remedy)
+
+
+_CLOSED: Mapping[Shape, str] = {
+    "host": "{hosts}: no other host reaches {it}, nor {they} any other, at ports that ranks listen at",
+    "in": "{hosts}: no other host reaches {it} at ports that ranks listen at",
+    "out": "{hosts}: {they} {reach} no other host at ports that ranks listen at",
+    "split": "{hosts} and {others} do not reach each other",
+    "pair": "{one} and {other} do not reach each other",
+    "one": "{one} does not reach {other} at {at}",
+}
 
 
 def _gloo_dials(a: str, b: str) -> bool:
@@ -212,17 +209,17 @@ def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]
     return f"{some} and {len(found) - MOST_PAIRS} more", [name for name in names if name in hosts]
 
 
-def deaf(view: View) -> Said | None:
-    return Said(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
+def deaf(view: View) -> Sentence | None:
+    return Sentence(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
 
 
-def address(view: View) -> Said | None:
+def address(view: View) -> Sentence | None:
     """Returns why the address that this host is to have in a run is none."""
     way = view.get("network") or {}
-    return Said(Reason.of_node(str(way["error"])), way.get("hint")) if way.get("error") else None
+    return Sentence(Reason.of_node(str(way["error"])), way.get("hint")) if way.get("error") else None
 
 
-def another(view: View) -> Said | None:
+def another(view: View) -> Sentence | None:
     """Returns that gloo and NCCL take another address of the interface than was meant."""
     way = view.get("network") or {}
     own, taken, name = way.get("address"), way.get("advertised"), way.get("interface")
@@ -231,12 +228,12 @@ def another(view: View) -> Said | None:
     text = Reason("gloo and NCCL take {taken}, the first address of {name}, not {own}", taken=taken, name=name, own=own)
     if (":" in own) != (":" in taken):
         how = "--env NCCL_SOCKET_FAMILY=AF_INET6 for NCCL; gloo takes IPv4 where the interface has it"
-        return Said(text, how if ":" in own else None)
+        return Sentence(text, how if ":" in own else None)
     line = "where the others reach it there, all is well; else 'ip addr del {taken} dev {name}' and add it again, there"
-    return Said(text, Reason(line, taken=taken, name=name))
+    return Sentence(text, Reason(line, taken=taken, name=name))
 
 
-def replaced(view: View) -> Said | None:
+def replaced(view: View) -> Sentence | None:
     """Returns which variables of the node's a run sets to another interface."""
     way = view.get("network") or {}
     found, interface, address = way.get("replaced"), way.get("interface"), way.get("address")
@@ -244,7 +241,7 @@ def replaced(view: View) -> Said | None:
         return None
     text = "{variables} of its environment or of NCCL's files is replaced by {name}, which holds {address}"
     variables = ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
-    return Said(Reason(text, variables=variables, name=interface, address=address))
+    return Sentence(Reason(text, variables=variables, name=interface, address=address))
 
 
 KEEP = "where the other one is meant: set 'data_address' to its address there, or --env NCCL_SOCKET_IFNAME=NAME"
@@ -254,7 +251,7 @@ RULES = (
     Rule("data-address-second", another, "clear", ADDRESS, SET, "warning", run=True),
     Rule("interface-replaced", replaced, "clear", ADDRESS, KEEP, "warning", run=True),
     Rule("nccl-conf", "nccl_conf", "contents", "settings of nccl.conf", "make the files equal", "warning"),
-    Rule("ways-closed", deaf, "clear", "the ways between hosts", FREE, covered_by=("master",), run=True),
-    Rule("ways", seen, "closed", "the ways between hosts", NETWORK, covered_by=("master",), run=True),
-    Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, covered_by=("master",), run=True),
+    vital("ways-closed", deaf, "clear", "the ways between hosts", FREE, echo_of=("master",)),
+    vital("ways", seen, "closed", "the ways between hosts", NETWORK, echo_of=("master",)),
+    Rule("ways-mtu", seen, "stalled", "the ways between hosts", MTU, echo_of=("master",), run=True),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from fleet.codec import where_known
 from fleet.model import Kind as ScriptKind
 
 Severity = Literal["error", "warning", "info"]
@@ -22,6 +24,8 @@ Kind = Literal[
     "closed",
     "stalled",
     "slow",
+    "slower",
+    "unlike",
 ]
 View = Mapping[str, Any]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -43,23 +47,26 @@ def lookup(view: View, path: str) -> Any:
     return value
 
 
-class Said(NamedTuple):
-    """A sentence about a host, and a remedy and a severity of its own where it has them."""
+class Sentence(NamedTuple):
+    """A sentence about a host, and a remedy and a severity of its own where it has them. gpus: those that it names."""
 
     message: str
     remedy: str | None = None
     severity: Severity | None = None
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. id: the rule's. hosts: those that it is about, in inventory order."""
+    """Something that is not as it should be. id: the rule's. hosts: those that it is about, in inventory order. gpus:
+    host -> the indexes of its GPUs, where it is about some."""
 
     id: str
     severity: Severity
     hosts: tuple[str, ...]
     message: str
     remedy: str
+    gpus: Mapping[str, Sequence[int]] | None = where_known()
 
 
 @dataclass(frozen=True)
@@ -69,13 +76,16 @@ class Rule:
     fact: a dotted path into a host's view (rules/view.py), or a function of the view.
     kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text on what is
-    wrong, must be empty; a Said is a sentence of its own. "somewhere": at least one host has it.
+    wrong, must be empty; a Sentence is one of its own. "somewhere": at least one host has it.
     "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
-    none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py.
+    none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py;
+    "slower", "unlike": rules/bench.py.
     what: the name of the fact in the message. says: the sentence of a "clear" one, in which {value} is the fact.
     when: a fact that must be true for the rule to apply to a host.
     needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
-    covered_by: the rules of which it is only another sign. run: a launch shows its warnings in full.
+    covered_by: the rules of which it is only another sign, where they are about the same host and at least as severe;
+    echo_of: the same of those that may be about another host. run: a launch shows its warnings in full. essential: it
+    protects runs, code or data, so that no host may ignore it.
     A host that lacks the fact because its step timed out is not judged.
     """
 
@@ -90,7 +100,9 @@ class Rule:
     when: str | None = None
     needs: str | None = None
     covered_by: tuple[str, ...] = ()
+    echo_of: tuple[str, ...] = ()
     run: bool = False
+    essential: bool = False
     says: str | None = None
 
     def of(self, view: View) -> Any:
@@ -98,9 +110,21 @@ class Rule:
         return lookup(view, self.fact) if isinstance(self.fact, str) else self.fact(view)
 
     def found(
-        self, hosts: Iterable[str], message: str, *, severity: Severity | None = None, remedy: str | None = None
+        self,
+        hosts: Iterable[str],
+        message: str,
+        *,
+        severity: Severity | None = None,
+        remedy: str | None = None,
+        gpus: Sequence[int] = (),
     ) -> Finding:
-        return Finding(self.id, severity or self.severity, tuple(hosts), message, remedy or self.remedy)
+        """gpus: of each of these hosts."""
+        names = tuple(hosts)
+        of_hosts = dict.fromkeys(names, gpus) if gpus else None
+        return Finding(self.id, severity or self.severity, names, message, remedy or self.remedy, of_hosts)
+
+
+vital = partial(Rule, essential=True, run=True)
 
 
 @dataclass(frozen=True)
@@ -128,7 +152,7 @@ class Want:
 
     ranks: the inventory's `slots`, None where it has none. devices: the GPU indexes that were selected, None for
     all. modules: what the interpreter must be able to import. deadline: seconds a step had there. part: in the run
-    that a launch is about.
+    that a launch is about. ignore: the ids of rules that do not judge it.
     """
 
     host: str = "HOST"
@@ -137,6 +161,7 @@ class Want:
     modules: tuple[str, ...] = ()
     deadline: float = 20.0
     part: Part | None = None
+    ignore: tuple[str, ...] = ()
 
     @property
     def needs(self) -> tuple[str, ...]:

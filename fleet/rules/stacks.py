@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,10 +67,14 @@ def plain_name(name: str) -> str:
 
 def place_of(stack: RankStack) -> str:
     """Returns where the rank is, in short: the function that matters, and the line of the user's own code."""
-    frames = main_frames(stack)
+    return place_in(main_frames(stack), stack["waits"])
+
+
+def place_in(frames: Sequence[Frame], waits: str = "") -> str:
+    """Returns the same for the frames of a thread. waits: the function of the kernel that it waits in."""
     python = [frame for frame in frames if not frame["native"]]
     if not python:
-        name, file = (frames[0]["name"], short(frames[0]["file"])) if frames else (stack["waits"], "kernel")
+        name, file = (frames[0]["name"], short(frames[0]["file"])) if frames else (waits, "kernel")
         return f"{plain_name(name)} ({file})" if name else "an unknown place"
     own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
     inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
@@ -106,7 +110,7 @@ def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
     """Returns the place of these (host, stack), in order of ranks."""
     stacks = [stack for _, stack in members]
     richest = min(stacks, key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"]))
-    hosts = _unique(host for host, _ in members)
+    hosts = tuple(dict.fromkeys(host for host, _ in members))
     return Place(tuple(stack["rank"] for stack in stacks), hosts, place_of(richest), richest)
 
 
@@ -114,7 +118,9 @@ def in_short(found: Sequence[Place]) -> str:
     """ "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
     at = [
         replace(
-            same[0], ranks=tuple(r for it in same for r in it.ranks), hosts=_unique(h for it in same for h in it.hosts)
+            same[0],
+            ranks=tuple(rank for it in same for rank in it.ranks),
+            hosts=tuple(dict.fromkeys(host for it in same for host in it.hosts)),
         )
         for same in grouped((it.at, it) for it in found).values()
     ]
@@ -144,10 +150,6 @@ def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
     ]
     for (by, why), hosts in grouped(reasons).items():
         yield f"{fold(hosts)}: by {by} only: {why}"
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 def _line(frame: Frame) -> str:

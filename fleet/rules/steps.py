@@ -7,7 +7,7 @@ from functools import partial
 
 from fleet.errors import Reason
 from fleet.protocol.steps import OWN_SECONDS
-from fleet.rules.rule import Rule, Said, Severity, View
+from fleet.rules.rule import Rule, Sentence, Severity, View
 
 LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
@@ -20,7 +20,19 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
     ("python", "error", "the interpreter, or a .pth file of it, lies on a file system that hangs: start it by hand"),
     ("gpus", "error", "nvidia-smi hangs: see 'dmesg | grep -i xid'; often only a reboot helps"),
     ("gpu processes", "warning", "nvidia-smi hangs: see 'dmesg | grep -i xid'"),
-    ("imports", "warning", "importing torch takes that long there: is its file system slow?"),
+    (
+        "gpu health",
+        "warning",
+        "nvidia-smi is slow, or hangs: does nvidia-persistenced run there? 'dmesg | grep -i xid'",
+    ),
+    ("nvlinks", "warning", "nvidia-smi hangs: see 'dmesg | grep -i xid'"),
+    ("kernel log", "warning", LOOK),
+    (
+        "imports",
+        "warning",
+        "importing torch takes that long there: is its file system slow? Imported once, it is not tried again: "
+        "'fleet check --timeout 120'",
+    ),
     ("disk workdir", "error", "the file system hangs: look at its server, or remount it"),
     ("disk home", "error", "the file system hangs: look at its server, or remount it"),
     ("disk fleet", "error", "the file system hangs: look at its server, or remount it"),
@@ -40,15 +52,22 @@ def broken(steps: Sequence[str], view: View) -> str:
     return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
 
 
-def stuck(step: str, view: View) -> Said | None:
+def stuck(step: str, view: View) -> Sentence | None:
     """One that a launch needs."""
     late = "no answer in time" if step in (view.get("timed_out") or ()) else None
     why = (view.get("failed") or {}).get(step, late)
-    return Said(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
+    return Sentence(Reason.of_node(f"preflight of its {step}: {why}")) if why else None
 
 
 RULES = (
-    Rule("step-needed", partial(broken, NEEDED), "clear", "the probe", "look at what it names on that host"),
+    Rule(
+        "step-needed",
+        partial(broken, NEEDED),
+        "clear",
+        "the probe",
+        "look at what it names on that host",
+        essential=True,
+    ),
     Rule("step-failed", partial(broken, ()), "clear", "the probe", "look at what it names on that host", "warning"),
     *(
         Rule(
@@ -59,6 +78,7 @@ RULES = (
             remedy,
             severity,
             run=step in OWN_SECONDS,
+            essential=True,
         )
         for step, severity, remedy in HANGS
     ),

@@ -33,6 +33,15 @@ def size(n: float, *, steady: bool = False) -> str:
 size_text = partial(size, steady=True)
 
 
+def short(number: float | None) -> str:
+    """Returns a number in few characters: "870", "1.2k", "35M"; "?" for one that is not known."""
+    if number is None:
+        return "?"
+    power = next((power for power in range(4) if number < 999.5 * 1000**power), 4)
+    value, unit = number / 1000**power, ("", "k", "M", "G", "T")[power]
+    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{value:.0f}{unit}"
+
+
 def seconds(s: float) -> str:
     """A duration in one unit: "0.4 ms", "2.5 s", "3.1 h"."""
     for limit, factor, unit in ((1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172800.0, 3600.0, "h")):

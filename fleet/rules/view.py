@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fleet.protocol.steps import OWN_SECONDS
+from fleet.protocol.steps import own_seconds
 from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
 # steps that wait for the activate line: where that hangs, they mean nothing of their own
-BEHIND_ACTIVATE = (
+AFTER_ACTIVATE = (
     "python",
     "compilers",
     "nccl",
     "gpus",
     "gpu processes",
+    "gpu health",
+    "nvlinks",
     "builds",
     "environment",
     "network",
     "imports",
 )
-BEHIND_PYTHON = ("imports",)
+AFTER_PYTHON = ("imports",)
+AFTER_GPUS = ("gpu health", "nvlinks")
 GIB_STEP = 4  # of GPU memory: how much of it a driver keeps for itself differs
 
 
@@ -29,8 +32,9 @@ def view(facts: View, want: Want = Want()) -> View:
     """Facts of one host, of `check` or of a launch's preflight, with the derived ones laid over them; "want" is what is
     wanted of it."""
     late = facts.get("timed_out") or ()
-    after = BEHIND_ACTIVATE if "activate" in late else BEHIND_PYTHON if "python" in late else ()
-    seconds = {**dict.fromkeys(late, want.deadline), **OWN_SECONDS}
+    before = {"activate": AFTER_ACTIVATE, "python": AFTER_PYTHON, "gpus": AFTER_GPUS}
+    after = [step for each in late for step in before.get(each, ())]
+    seconds = {**dict.fromkeys(late, want.deadline), **own_seconds(want.deadline)}
     used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # by a run, else by ssh
     links = [i for i in facts.get("interfaces") or () if i["name"] == str(used).partition(":")[0]]
     result = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from fleet.model import grouped
 from fleet.node.gang.ends import ranks_text
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
@@ -19,29 +20,31 @@ def timed_out(text: str) -> bool:
     return _TIMED_OUT.search(text) is not None
 
 
-def who_waited(said: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
-    """Returns (why, remedy, ranks that did not come to where the others waited). said: the end of what each rank of the
-    run wrote. None: no rank timed out, or it is not known which came."""
-    places = dict[str, list[int]]()
-    for rank, text in said.items():
-        if timed_out(text):
-            found = _IN.search(text)
-            places.setdefault(f"in {found[2]} {found[1]}" if found else "until it timed out", []).append(rank)
+def meanwhile(missing: Sequence[int]) -> str:
+    """Returns the next step where these ranks did not come."""
+    return f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}"
+
+
+def who_waited(texts: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
+    """Returns (why, remedy, ranks that did not come to where the others waited). texts: the end of what each rank of
+    the run wrote. None: no rank timed out, or it is not known which came."""
+    late = ((rank, _IN.search(text)) for rank, text in texts.items() if timed_out(text))
+    places = grouped((f"in {in_[2]} {in_[1]}" if in_ else "until it timed out", rank) for rank, in_ in late)
     if not places:
         return None
     usual, there = max(places.items(), key=lambda it: len(it[1]))
     elsewhere = {place: ranks for place, ranks in sorted(places.items()) if place != usual}
     waited = {rank for ranks in places.values() for rank in ranks}
     named = {
-        int(rank) for text in said.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
+        int(rank) for text in texts.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
     }
-    missing = sorted(named - waited) or [r for r in said if r not in waited and not ended_by(said[r]).collateral]
+    missing = sorted(named - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]
     more = [f"{ranks_text(missing)} did not: stuck elsewhere, or gone"]
     if elsewhere:
         missing = sorted(waited.difference(there)) if len(there) > max(map(len, elsewhere.values())) else []
         more = [f"{ranks_text(ranks)} {place}" for place, ranks in elsewhere.items()]
     if missing and len(missing) <= len(there):
         why = "; ".join([f"{ranks_text(there)} waited {usual}", *more])
-        return why, f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}", missing
-    why = f"all {len(said)} ranks waited until it timed out, none is missing"
-    return (why, f"look for {DIFFER}", []) if len(waited) == len(said) else None
+        return why, meanwhile(missing), missing
+    why = f"all {len(texts)} ranks waited until it timed out, none is missing"
+    return (why, f"look for {DIFFER}", []) if len(waited) == len(texts) else None

@@ -60,11 +60,11 @@ def no_checkpoint(found: re.Match[str]) -> str:
     )
 
 
-def disagreed(said: Mapping[str, str]) -> str | None:
-    """Returns what ranks print that continue from a checkpoint while others began again. said: by host, what its first
+def disagreed(texts: Mapping[str, str]) -> str | None:
+    """Returns what ranks print that continue from a checkpoint while others began again. texts: by host, what its first
     rank wrote in this attempt. Returns None where all of them name one, or none does."""
-    lines = {host: found[0].strip() for host, text in said.items() if (found := _GOES_ON.search(text))}
-    if not lines or len(lines) == len(said):
+    lines = {host: found[0].strip() for host, text in texts.items() if (found := _GOES_ON.search(text))}
+    if not lines or len(lines) == len(texts):
         return None
     host, line = next(iter(lines.items()))
     file = _FILE.search(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from fleet.model import Inventory
 if TYPE_CHECKING:
     from fleet.engines.base import Option
     from fleet.sources.queue import Queue
+    from fleet.transport.base import JobEnd
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,32 @@ class Source(ABC):
         """All hosts that there are, or those of a partition, and how each of them is. UsageError, HostFailed."""
         raise UsageError(f"{self.name} knows the hosts of what it is in, and no others", hint=f"--on {self.name}")
 
+    def scope(self, environ: Mapping[str, str]) -> str:
+        """Returns within what the names of its hosts mean the same."""
+        return self.name
+
+    def nodes_for(self, options: Sequence[str], environ: Mapping[str, str]) -> tuple[str, Collection[str]]:
+        """Returns the scope and the names of the hosts among which its queue chooses for a request with these options;
+        no names where they are not known."""
+        return self.name, ()
+
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
         """(the run for which the surroundings of this process were requested, None: for no certain one; how often its
         queue began it again)."""
         return None, 0
+
+    def job(self, environ: Mapping[str, str]) -> str | None:
+        """Returns the number of the job that this process is in, as submit() of its queue has it; or None."""
+        return None
+
+    def requeued(self, environ: Mapping[str, str]) -> bool:
+        """Is true where the queue is to begin this process's job again, if the time limit ends its run."""
+        return False
+
+    def ended(self, environ: Mapping[str, str], *, signalled: bool) -> JobEnd | None:
+        """Returns why its queue ends this process's job, or is to begin it again; None where it does not. signalled:
+        this process was sent a signal."""
+        return None
 
     def enter(self, job: str) -> dict[str, str]:
         """Variables by which a process outside of a job has its hosts. UsageError where it has none now."""

@@ -45,7 +45,7 @@ class Step:
         return tuple(_host(each) for each in self.connections)
 
     @property
-    def words(self) -> str:
+    def as_typed(self) -> str:
         """The call as Python has it."""
         arguments = [*map(repr, self.call.args), *(f"{name}={value!r}" for name, value in self.call.kwargs.items())]
         return f"{self.name}({', '.join(arguments)})"
@@ -86,20 +86,20 @@ class TaskFile:
                 return (inspect.getdoc(self.tasks[name]) or "").splitlines(), options
         raise UsageError(f"{self.path}: there is no task '{name}'", hint=self._hint([]))
 
-    def steps(self, words: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
+    def steps(self, tokens: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
         """The calls that the arguments mean, in their order. inventory: the hosts of tasks that name none; None: there
         is no inventory. chosen: the user chose them, which counts more than what a task names."""
         parser = Parser(initial=ParserContext(), contexts=self.tasks.to_contexts())
         try:
-            found = parser.parse_argv(list(words))[1:]
+            found = parser.parse_argv(list(tokens))[1:]
         except ParseError as error:
-            raise UsageError(f"{self.path}: {error}", hint=self._hint(words)) from error
+            raise UsageError(f"{self.path}: {error}", hint=self._hint(tokens)) from error
         if not found and self.tasks.default is None:
-            raise UsageError(f"{self.path}: which of its tasks?", hint=self._hint(words))
+            raise UsageError(f"{self.path}: which of its tasks?", hint=self._hint(tokens))
         calls = [Call(self.tasks[c.name], kwargs=c.as_kwargs, called_as=c.name) for c in found] or [
             Call(self.tasks[self.tasks.default], called_as=self.tasks.default)
         ]
-        return list(self._expanded(calls, inventory, chosen, asked_for=True))
+        return list(self._expanded(calls, inventory, chosen, requested=True))
 
     def _hint(self, argv: Sequence[str]) -> str:
         if argv and argv[0] in ("-H", "--hosts"):
@@ -107,23 +107,23 @@ class TaskFile:
         return f"its tasks: {', '.join(self.about)}" if self.about else "a task is a function below @task"
 
     def _expanded(
-        self, calls: Sequence[Any], inventory: Inventory | None, chosen: bool, asked_for: bool
+        self, calls: Sequence[Any], inventory: Inventory | None, chosen: bool, requested: bool
     ) -> Iterator[Step]:
         """Yields the steps of these calls. What comes before and after a task runs once, on the head, unless it names
         hosts, as with fabric."""
         for call in calls:
             call = Call(call) if isinstance(call, Task) else call
             yield from self._expanded(call.pre, inventory, chosen, False)
-            yield self._step(call, inventory, chosen, asked_for)
+            yield self._step(call, inventory, chosen, requested)
             yield from self._expanded(call.post, inventory, chosen, False)
 
-    def _step(self, call: Any, inventory: Inventory | None, chosen: bool, asked_for: bool) -> Step:
+    def _step(self, call: Any, inventory: Inventory | None, chosen: bool, requested: bool) -> Step:
         name = call.called_as or call.task.name
         own = [each if isinstance(each, dict) else {"host": each} for each in getattr(call.task, "hosts", None) or ()]
         where = _where(call.task)
-        if where == "here" or not (asked_for or own):
+        if where == "here" or not (requested or own):
             return Step(call, name, "here")
-        if own and not (asked_for and chosen):
+        if own and not (requested and chosen):
             return Step(call, name, where, tuple(own))
         if inventory is None:
             raise InventoryError(

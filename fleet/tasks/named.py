@@ -17,11 +17,11 @@ class NamedTasks:
     task: str | None = None
 
     @classmethod
-    def of(cls, word: str) -> NamedTasks | None:
+    def of(cls, token: str) -> NamedTasks | None:
         """None: it names something else, a YAML playbook."""
-        path, colon, task = word.rpartition(":")
+        path, colon, task = token.rpartition(":")
         if not (colon and _is_python(Path(path))):
-            path, task = word, ""
+            path, task = token, ""
         return cls(Path(path), task or None) if _is_python(Path(path)) else None
 
     def imports_tasks(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fabric.exceptions import GroupException
 from invoke.context import Context
@@ -13,6 +13,7 @@ from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadExceptio
 
 from fleet import fanout
 from fleet.answers.hosts import TaskEnded
+from fleet.codec import T
 from fleet.each import failed, over
 from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Started
@@ -24,8 +25,7 @@ from fleet.tasks import connection
 from fleet.tasks.files import Step, TaskFile, where_of
 from fleet.tasks.ground import Sink, ground, printed_by_host, printing_to
 
-T = TypeVar("T")
-Told = Callable[[Step, Report], None]
+OnStep = Callable[[Step, Report], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TasksPlan:
         return {
             "file": str(self.file.path),
             "tasks": [
-                {"task": step.name, "call": step.words, "where": step.where, "hosts": [h.name for h in step.hosts]}
+                {"task": step.name, "call": step.as_typed, "where": step.where, "hosts": [h.name for h in step.hosts]}
                 for step in self.steps
             ],
         }
@@ -53,11 +53,11 @@ class TasksPlan:
         for step in self.steps:
             names = fold(host.name for host in step.hosts)
             on = {"here": "here, once", "each": f"on {names}", "group": f"once, with a group of {names}"}
-            yield f"would run {step.words} {on[step.where]}"
+            yield f"would run {step.as_typed} {on[step.where]}"
 
 
-def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: None) -> Report:
-    """Up to the first step that fails. told: receives each step as it ends."""
+def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report: None) -> Report:
+    """Up to the first step that fails. on_step: receives each step as it ends."""
     results: dict[str, Result] = {}
     reports: list[Report] = []
     with printed_by_host():
@@ -70,7 +70,7 @@ def run(plan: TasksPlan, runtime: Runtime, told: Told = lambda step, report: Non
             results |= {result.host: result for result in found}
             report = Report("play", found, exit_code_of(found))
             reports.append(report)
-            told(step, report)
+            on_step(step, report)
             if running.over or not report.ok:
                 break
     tasks = [
@@ -99,11 +99,11 @@ class _Running:
         if self.step.where == "each":
             return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
         if self.step.where == "group":
-            return self._left_behind(lambda: self._group(hosts, made))
-        self._left_behind(self._here)
+            return self._bounded(lambda: self._group(hosts, made))
+        self._bounded(self._here)
         return ()
 
-    def _left_behind(self, work: Callable[[], T]) -> T:
+    def _bounded(self, work: Callable[[], T]) -> T:
         """The task's own loop may wait for anything: after a Ctrl-C it is not waited for much longer."""
         ((_, outcome),) = fanout.run([None], lambda _: work(), cancel=self.runtime.cancel)
         if isinstance(outcome, BaseException):
@@ -116,13 +116,10 @@ class _Running:
     def _one(self, host: Host, made: dict[str, Any]) -> Result:
         sink = self._sink(host)
         self.runtime.emit(Started(host.name, self.step.name))
-        call = self.step.call
         try:
             with printing_to(sink), connection.Connection(**made, config=self.config) as c:
                 c._set(many=len(self.step.connections) > 1)
-                value = call.task(c, *call.args, **call.kwargs)
-                if call.autoprint:
-                    print(value)
+                self._call(c)
         except (Exception, SystemExit) as error:
             return self._ended(host, error, sink)
         return Result(host.name, True, 0, *sink.whole())
@@ -150,12 +147,15 @@ class _Running:
             for host, sink in each
         )
 
-    def _here(self) -> None:
+    def _call(self, context: Context) -> None:
         call = self.step.call
+        value = call.task(context, *call.args, **call.kwargs)
+        if call.autoprint:
+            print(value)
+
+    def _here(self) -> None:
         try:
-            value = call.task(Context(self.config), *call.args, **call.kwargs)
-            if call.autoprint:
-                print(value)
+            self._call(Context(self.config))
         except Exit as error:
             if error.code:
                 raise self._as_error(error) from error
@@ -189,13 +189,13 @@ class _Running:
         if isinstance(error, FleetError):
             reported = error
         else:
-            reported = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._told(error)
+            reported = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._as_fleet_error(error)
             reported.__cause__ = error
         if host is not None and reported.host not in (None, host):  # one to which the task opened a connection
             return reported.but(message=Reason("{there}: ", there=reported.host) + reported.message, host=host)
         return reported
 
-    def _told(self, error: BaseException) -> FleetError:
+    def _as_fleet_error(self, error: BaseException) -> FleetError:
         if isinstance(error, ThreadException) and error.exceptions:  # of the threads that read a command's output
             error = error.exceptions[0].value
         where = where_of(error, self.file.path.resolve())

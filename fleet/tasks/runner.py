@@ -1,11 +1,10 @@
-"""Runs a task's commands. On a host they run like those of `fleet exec`, which leaves nothing behind. A command that
+"""Runs a task's commands. On a host they run like those of `fleet exec`, which leaves nothing there. A command that
 may get input (a watcher, a terminal) runs over a channel of its own."""
 
 from __future__ import annotations
 
 import codecs
 import os
-import subprocess
 import threading
 import uuid
 from collections.abc import Callable
@@ -21,7 +20,8 @@ from fleet.inventory.fields import ENV_NAME
 from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
 from fleet.runtime import Runtime
 from fleet.tasks.ground import Printed, current_sink, ground
-from fleet.transport.command import Command, Words, one_line, word
+from fleet.transport.command import Command, CommandSpec, one_line, quoted
+from fleet.transport.local import end
 
 GRACE_SECONDS = 2.0
 NEED_A_CHANNEL = ("pty", "watchers", "in_stream", "asynchronous", "disown", "dry")
@@ -80,11 +80,8 @@ class LocalRunner(_Shown, Local):
             self.close_proc_stdin()
 
     def _end(self) -> None:
-        self.process.terminate()
-        try:  # SIGTERM may have no effect: a shell forgets it just before it becomes another program
-            self.process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        # SIGTERM may have no effect: a shell forgets it just before it becomes another program
+        end(self.process, 0.0, GRACE_SECONDS)
 
     def _leave(self, runtime: Runtime) -> None:
         """Kills the process when fleet ends after a Ctrl-C: the thread that runs _end() ends with fleet."""
@@ -118,7 +115,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         timeout = self.opts["timeout"]
         outputs: tuple[list[str], list[str]] = ([], [])
         decoders = [codecs.getincrementaldecoder(self.encoding)("replace") for _ in STREAMS]
-        with Command(self.context.session, self._words(command), f"exec-{uuid.uuid4().hex}", GRACE_SECONDS) as running:
+        with Command(self.context.session, self._spec(command), f"exec-{uuid.uuid4().hex}", GRACE_SECONDS) as running:
             self.ended_by_cancel(runtime, running.end)
             try:
                 for number, data in running.output(
@@ -145,9 +142,9 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         if text and f"std{STREAMS[number]}" not in self.opts["hide"]:
             self.write_our_output(self.streams[STREAMS[number]], text)
 
-    def _words(self, command: str) -> Words:
+    def _spec(self, command: str) -> CommandSpec:
         _nul_in(command, "a task's command")
-        return Words(None, command, self._variables(self.env), self.context.known.activate)
+        return CommandSpec(None, command, self._variables(self.env), self.context.known.activate)
 
     def _variables(self, given: dict[str, Any]) -> dict[str, str]:
         for name in given:
@@ -162,7 +159,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         line = f'exec "${{SHELL:-/bin/sh}}" -c {quote(command)}'
         if activate := self.context.known.activate:
             line = "exec bash -c " + quote(f"{activate}\n{line}")
-        given = " ".join(f"{name}={word(value)}" for name, value in self._variables(env).items())
+        given = " ".join(f"{name}={quoted(value)}" for name, value in self._variables(env).items())
         if given and self.using_pty:  # a terminal would echo what is sent
             line = f"{one_line(f'export {given}')}; {line}"
         elif given:  # sent on stdin: other users can read command lines

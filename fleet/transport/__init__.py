@@ -1,5 +1,5 @@
-"""The transports by name. Adding one is a file, or a folder, and a line here; another package adds one by an entry
-point of the group `fleet.transports`."""
+"""Lists the transports by name. A new one is a module and a line here. Another package adds one by an entry point of
+the group `fleet.transports`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TRANSPORTS: Registry[type[Any]] = Registry(
 
 
 def open_transport(name: str, options: ConnectOptions, hosts: Iterable[Host], **more: Any) -> Transport:
-    """The transport of that name. hosts: the inventory, so that a gateway may be one of it. more: what only this
-    transport understands."""
+    """Returns the transport of that name. hosts: the inventory, where gateways are looked up. more: options that only
+    this transport has."""
     kind = TRANSPORTS.get(name)
     try:
         made: Transport = kind(options, hosts=hosts, **more)

@@ -1,8 +1,8 @@
-"""How bytes reach a host: the protocols that every transport implements.
+"""Defines the protocols that every transport implements.
 
-A Transport makes Sessions (an authenticated connection to one host), a Session starts Channels (one remote
-process each). Programs of fleet/node run over a Channel through transport/program.py, the same way on
-every transport. All calls block with a deadline; one thread per host is fanout's business.
+A Transport makes Sessions (an authenticated connection to one host each). A Session starts Channels (one remote process
+each). transport/program.py runs the programs of fleet/node over a Channel, in the same way on every transport. All
+calls block, with a deadline; fleet/fanout.py starts a thread per host.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, runtime_checkable
 
+from fleet.codec import T
+from fleet.errors import FleetError
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.requests.reach import Reach
+from fleet.node.base.wire import at_port
+from fleet.requests.request import Reach
 
-T = TypeVar("T")
-HELD_UP_SECONDS = 3.0
-POLL_SECONDS = 0.5
-PING_SECONDS = 2.0
+HELD_UP_SECONDS, POLL_SECONDS, PING_SECONDS = 3.0, 0.5, 2.0
+KNOWN_SECONDS = 20.0  # for which fleet asks a batch system why it ends a job, which it kills some seconds later
 PROGRESS_SECONDS = 120.0  # a disk or file server that hangs for less comes back by itself
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A finished remote command: its exit status (128+n for signal n) and everything it wrote."""
+    """Holds the exit status (128+n for signal n) and the output of a finished remote command."""
 
     status: int
     stdout: bytes
@@ -37,7 +39,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class ConnectOptions:
-    """connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
+    """Holds options. connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
 
     connect_timeout: float = Reach.connect_timeout
 
@@ -51,13 +53,12 @@ class Target:
     user: str
 
     def __str__(self) -> str:
-        address = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{self.user}@{address}:{self.port}"
+        return f"{self.user}@{at_port(self.address, self.port)}"
 
 
 class Cancel:
-    """A latch that means "stop": set once, watched by every loop that waits. set() may be called from a signal
-    handler, at any moment. count: how often its user did. within: seconds in which who set it wants all to be over."""
+    """A latch that means "stop": set once, watched by every loop that waits. A signal handler may call set() at any
+    moment. count: how often the user requested it. within: seconds in which all must have ended."""
 
     def __init__(self) -> None:
         self._flag = False
@@ -67,12 +68,11 @@ class Cancel:
         self._lock = threading.Lock()
 
     def set(self, *, asked: bool = True) -> None:
-        """asked: its user requests it; else the surroundings of this process do."""
+        """Sets the latch. asked: the user requests it, not a batch system."""
         self.count += asked
         if not self._flag:
             self._flag = True
-            # A handler runs between two steps of the main thread, which may hold the very locks that waking
-            # others needs; a thread of its own waits for them without harm.
+            # A signal handler interrupts the main thread, which may hold the locks that _wake() needs.
             threading.Thread(target=self._wake, name="fleet-cancel", daemon=True).start()
 
     def _wake(self) -> None:
@@ -86,12 +86,12 @@ class Cancel:
         return self._flag
 
     def wait(self, seconds: float) -> bool:
-        """Sleep up to `seconds`; True as soon as it is set."""
+        """Waits up to `seconds`. Returns True as soon as the latch is set."""
         return self._event.wait(seconds) or self._flag
 
     def on_set(self, callback: Callable[[], object]) -> Callable[[], object]:
-        """Call back once set, at once when it is set already; callbacks must not block. Returns what takes
-        the callback off again, so that a thousand finished hosts are not kept alive by it."""
+        """Registers a callback that must not block. It is called at once if the latch is set already. Returns a
+        function that removes it again, so that the latch keeps no finished host alive."""
         key = object()
         with self._lock:
             if not self._event.is_set():
@@ -100,58 +100,63 @@ class Cancel:
         callback()
         return lambda: None
 
+    @contextmanager
+    def calling(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Has on_set() call it while the block lasts."""
+        undo = self.on_set(callback)
+        try:
+            yield
+        finally:
+            undo()
 
-class Silence:
-    """How long nothing was received; time in which this process itself was held up (Ctrl-Z, a suspended machine) is no
-    silence of a peer. Call it often: by `seconds` it distinguishes being held up from the time since the last call."""
 
-    def __init__(self, clock: Clock = CLOCK) -> None:
-        self._clock = clock
-        self.word()
+class Watchdog:
+    """Measures how long nothing was received, or how long a peer that is alive made no progress. Time in which this
+    process was suspended (Ctrl-Z) does not count: it shows as a long time between two calls of seconds(), so call that
+    often. limit: seconds of no progress after which a peer is given up."""
 
-    def word(self) -> None:
-        self._heard = self._asked = self._clock.monotonic()
+    def __init__(self, limit: float = PROGRESS_SECONDS, clock: Clock = CLOCK) -> None:
+        self.limit, self._clock = limit, clock
+        self.received()
 
-    def word_at(self, then: float) -> None:
-        """A message that came by itself, while no reader looked."""
-        self._heard = max(self._heard, then)
+    def received(self) -> None:
+        self._last_received = self._last_polled = self._clock.monotonic()
+
+    def received_at(self, then: float) -> None:
+        """Notes that a message came at that time, while no reader waited."""
+        self._last_received = max(self._last_received, then)
 
     def seconds(self) -> float:
         now = self._clock.monotonic()
-        if now - self._asked > HELD_UP_SECONDS:
-            self._heard += now - self._asked
-        self._asked = now
-        return now - self._heard
-
-
-class Watchdog(Silence):
-    """How long nothing has moved at one that is alive. limit: seconds of that after which it is given up."""
-
-    def __init__(self, limit: float = PROGRESS_SECONDS, clock: Clock = CLOCK) -> None:
-        super().__init__(clock)
-        self.limit = limit
+        if now - self._last_polled > HELD_UP_SECONDS:
+            self._last_received += now - self._last_polled
+        self._last_polled = now
+        return now - self._last_received
 
 
 class Made(Future[T]):
-    """Holds what one thread makes for all. at: when that failed, as time.monotonic()."""
+    """Holds a thing that one thread makes for all threads. at: when that failed, by time.monotonic()."""
 
     at = 0.0
 
 
 class Once(Generic[T]):
-    """Things by key, each made by the first thread that asks for it, while the others wait. serves: whether one that is
-    made need not be made again; by default one that did not fail."""
+    """Makes things once per key. The first thread that requests one makes it; other threads wait. serves: returns False
+    for a thing that has to be made again. By default that is one that failed."""
 
     def __init__(self, serves: Callable[[Made[T]], bool] = lambda made: made.exception() is None) -> None:
         self._serves, self._lock = serves, threading.Lock()
         self._made: dict[Any, Made[T]] = {}
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        """Returns what was made; raises what making it raised."""
-        return self.made(key, make).result()
+        """Returns the thing. Raises the exception that making it raised, a copy for each thread: each adds its host."""
+        try:
+            return self.made(key, make).result()
+        except FleetError as error:
+            raise error.but().with_traceback(error.__traceback__) from error.__cause__
 
     def made(self, key: Any, make: Callable[[], T]) -> Made[T]:
-        """Made by now, or by this thread, or just now by another."""
+        """Returns the future of the thing. It is done, unless another thread makes the thing at this moment."""
         with self._lock:
             made = self._made.get(key)
             if made is not None and (not made.done() or self._serves(made)):
@@ -165,93 +170,93 @@ class Once(Generic[T]):
         return made
 
     def all(self) -> list[T]:
-        """Returns all that was made, and did not fail."""
+        """Returns all things that were made without an error."""
         return [made.result() for made in self._made.copy().values() if made.done() and not made.exception()]
 
 
 class Channel(Protocol):
-    """One remote process. Closing it closes the process's stdin, which ends every fleet program."""
+    """Describes one remote process. Closing it closes the process's stdin, which ends every fleet program."""
 
     def send(self, data: bytes, *, patience: float = 120.0) -> None:
-        """Write to its stdin; ConnectError(kind="lost") when the connection is gone, or when it reads nothing for
-        `patience` seconds."""
+        """Writes to its stdin. Raises ConnectError(kind="lost") if the connection is gone, or if the process reads
+        nothing for `patience` seconds."""
 
     def send_eof(self) -> None:
-        """Close its stdin."""
+        """Closes its stdin."""
 
     def recv(self, timeout: float) -> bytes | None:
-        """Some bytes of stdout; b"" at end of file; None when nothing came within `timeout` seconds."""
+        """Returns bytes of stdout, b"" at end of file, None if nothing came within `timeout` seconds."""
 
     def recv_both(self, timeout: float) -> tuple[bytes, bytes] | None:
-        """Some bytes of stdout and of stderr; both empty at the end of both; None when nothing came within `timeout`
-        seconds."""
+        """Returns bytes of stdout and of stderr. Both are empty at the end of both. Returns None if nothing came within
+        `timeout` seconds."""
 
     def recv_stderr(self) -> bytes:
-        """Returns what has come on stderr so far and was not read yet (non-blocking, at most 64 KiB kept)."""
+        """Returns the unread bytes of stderr without waiting. Only the last 64 KiB are kept."""
 
     def wait(self, timeout: float) -> int | None:
-        """The exit status (128+n for signals), None when it did not end within `timeout` seconds."""
+        """Returns the exit status (128+n for signal n), None if it did not end within `timeout` seconds."""
 
     def close(self) -> None:
-        """Give the channel up; never raises."""
+        """Closes the channel. Never raises."""
 
 
 @runtime_checkable
-class Drowsy(Protocol):
-    """A channel that need not wake its reader for heartbeats only."""
+class IgnoresHeartbeats(Protocol):
+    """Describes a channel that can receive heartbeats without waking its reader."""
 
     @property
-    def passed_at(self) -> float:
-        """When such a thing came last, in monotonic seconds of the session's clock; 0.0: never."""
+    def heartbeat_at(self) -> float:
+        """Returns when the last ignored heartbeat came, by the session's clock; 0.0: never."""
 
-    def pass_over(self, beat: bytes) -> None:
-        """The next recv() does not end for these bytes, if they come by themselves; they are swallowed."""
+    def ignore_heartbeat(self, heartbeat: bytes) -> None:
+        """Has the next recv() drop these bytes and wait on, if nothing else came with them."""
 
 
 @runtime_checkable
-class Answering(Protocol):
-    """A session that can ask whether the other end of its connection lives, whatever is started there."""
+class CanPing(Protocol):
+    """Describes a session that can check if the other end of its connection is alive."""
 
     def answers(self) -> bool: ...
 
 
 class Session(Protocol):
-    """An open, authenticated connection to one host; thread-safe, several channels at once.
+    """Describes an open, authenticated connection to one host. It is thread-safe and has several channels at once.
 
-    address: the numeric one that this machine reached it at; None where another machine did, or none had to.
+    address: the number at which this machine reached the host. None if a gateway did, or if no connection was needed.
     """
 
     host: Host
     address: str | None
 
     def start(self, command: str) -> Channel:
-        """Start a command LINE as the node's login shell reads it. Callers pass constants, or text they
-        quoted with shlex.quote; everything else goes as JSON to a program of fleet/node."""
+        """Starts a command line, which the node's login shell reads. Callers pass constants and text quoted by
+        shlex.quote only. All other values are sent as JSON to a program of fleet/node."""
 
     def close(self) -> None:
-        """Close the connection and all its channels; never raises."""
+        """Closes the connection and all its channels. Never raises."""
 
 
 class Transport(Protocol):
-    """Makes sessions. `connect` raises ConnectError with the reason as `kind` and a hint, in time."""
+    """Makes sessions. connect() raises ConnectError within the timeout, with the reason as `kind` and a hint."""
 
     name: str
 
     def connect(self, host: Host, cancel: Cancel) -> Session: ...
 
     def resolve(self, host: Host) -> Target | None:
-        """Returns where connect() leads; None where there is no connection to make. Raises ConnectError(kind="config",
-        "gateway")."""
+        """Returns the target of connect(), None if there is no connection to make. Raises ConnectError of kind "config"
+        or "gateway"."""
 
     def route(self, host: Host) -> tuple[Host, ...]:
-        """The gateways to a host, outermost first. ConnectError as resolve()."""
+        """Returns the gateways to a host, outermost first. Raises ConnectError as resolve() does."""
 
     def close(self) -> None:
-        """Close what is shared between hosts (gateways); never raises."""
+        """Closes the connections that hosts share (to gateways). Never raises."""
 
 
 class Near:
-    """The half of a transport that connects to no host by itself: there is no address to find, and no gateway."""
+    """Base of transports that open no connection themselves: they resolve no address and use no gateway."""
 
     def resolve(self, host: Host) -> None:
         return None
@@ -260,7 +265,7 @@ class Near:
         return ()
 
     def close(self) -> None:
-        """Nothing is shared between hosts."""
+        """Does nothing, as hosts share no connection."""
 
 
 def clock_of(session: Session) -> Clock:
@@ -269,7 +274,24 @@ def clock_of(session: Session) -> Clock:
     return clock
 
 
-def ended(transport: Transport) -> tuple[str, int] | None:
-    """(why, the exit code that this makes) where a batch system ends what the transport is within; None elsewhere."""
-    ask: Callable[[], tuple[str, int] | None] | None = getattr(transport, "ended", None)
-    return ask() if ask is not None else None
+class JobEnd(NamedTuple):
+    """Describes why a batch system ends a job. code: the exit code of its run. known: False where it has sent a signal
+    and has not answered yet why: it is neither a user's cancel then nor a time limit."""
+
+    why: str
+    code: int
+    known: bool = True
+
+
+def ended(transport: Transport, seconds: float = KNOWN_SECONDS, *, signalled: bool = False) -> JobEnd | None:
+    """Returns why a batch system ends the job that the transport is in, as it answers within so many seconds; None
+    where it does not end it. signalled: this process was sent a signal, which may be before its nodes report theirs."""
+    ask: Callable[[float, bool], JobEnd | None] | None = getattr(transport, "ended", None)
+    return ask(seconds, signalled) if ask is not None else None
+
+
+def pass_on(transport: Transport, signum: int) -> None:
+    """Sends a signal that came to this process on to the ranks, where a batch system sends such ones."""
+    send: Callable[[int], None] | None = getattr(transport, "pass_on", None)
+    if send is not None:
+        send(signum)

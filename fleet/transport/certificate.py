@@ -1,5 +1,5 @@
-"""A certificate that lives as long as one transfer, or one step of Slurm: both ends of every link hold it, and
-accept no other."""
+"""Makes the certificate of one transfer, or of one step of Slurm. Both ends of every link hold it and accept no
+other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-# Nodes' clocks may be years off. What ends this certificate is the end of the transfer, where its key is forgotten.
+# Nodes' clocks may be years off. The certificate becomes useless when the transfer ends, as its key is forgotten.
 _FIRST = datetime.datetime(2000, 1, 1)
 _LAST = datetime.datetime(2100, 1, 1)
 
 
 def make_certificate() -> dict[str, str]:
-    """{"cert": PEM, "key": PEM}, new and self-signed."""
+    """Returns a new, self-signed certificate: {"cert": PEM, "key": PEM}."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fleet broadcast")])
     cert = (

@@ -1,7 +1,7 @@
-"""One command on a host, for which nothing but its sh is started: see command.sh, which outlives it there, ends it when
-the head requests it, falls silent or is gone, and reports how it ended.
+"""Runs one command on a host, without python there: command.sh starts it and reports how it ended. It ends the command
+when the head requests that, falls silent or is gone.
 
-What it reports is amid the command's own output, after a token that the command cannot know.
+Its reports are amid the command's own output, after a token that the command cannot know.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fleet.background import background
 from fleet.errors import ConnectError, DeadlineError, HostFailed, ProtocolError
 from fleet.protocol.environment import running
 from fleet.protocol.frames import PREAMBLE
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Silence
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Session, Watchdog
 from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.input import Feed
 from fleet.transport.shell import EATEN, Conversation, foreign
 
 NODE_SILENCE_SECONDS = 60
-STUCK_SECONDS = 2.0  # in which it is reported how the command ended, where other processes of it would not
-# what bash (or dash) does not let anybody set, or not to any value
+STUCK_SECONDS = 2.0  # to wait for the command's status, if other processes of it could not be ended
+# variables that bash (or dash) does not allow to set, or not to any value
 _OF_BASH = (
     "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE "
     "BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO OPTIND PPID "
@@ -40,7 +40,7 @@ LEFT_MOST = 20
 STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
 INPUT = re.compile(rb"input (\d{1,10})")
-# $1: the process that waits with a pipe as its stdin, to become the command
+# $1: the process that has a pipe as its stdin and waits to become the command
 _PASS_ON = f'IFS= read -r x; [ "$x" = "fleet begins" ] || exit {EATEN}; exec >"/proc/$1/fd/0"; echo; cat; exit $?'
 
 
@@ -52,30 +52,32 @@ def command_line() -> str:
 
 
 @dataclass(frozen=True)
-class Words:
-    """Describes what is to run: an argv, or a line for the user's shell. activate: shell code in front of it. within:
-    the training interpreter in whose environment it runs, and what its path is relative to; None for none."""
+class CommandSpec:
+    """Describes a command: an argv, or a line for the user's shell. activate: shell code before it. interpreter: the
+    training interpreter in whose environment it runs, and the folder that its path is relative to. None: no such."""
 
     argv: Sequence[str] | None
     line: str | None
     env: Mapping[str, str]
     activate: str | None = None
-    within: tuple[str, str] | None = None
+    interpreter: tuple[str, str] | None = None
 
     def script(self, key: str, mark: str, grace: float, *, fed: bool = False) -> bytes:
-        """Returns what the node is sent: one line of shell, and one that shows when the login shell took the first.
-        fed: its standard input is sent after it."""
+        """Returns the two lines to send: the shell code, and one that shows if the login shell read the first. fed: the
+        command's standard input is sent, too."""
         argv = (
-            [*map(word, self.argv)] if self.argv is not None else ['"${SHELL:-/bin/sh}"', "-c", word(self.line or "")]
+            [*map(quoted, self.argv)]
+            if self.argv is not None
+            else ['"${SHELL:-/bin/sh}"', "-c", quoted(self.line or "")]
         )
         # the line is the user's own shell code; argv follows it untouched, as positional parameters
-        if self.within:
-            argv = [*map(word, (*running(self.activate, needed=True), *self.within)), *argv]
+        if self.interpreter:
+            argv = [*map(quoted, (*running(self.activate, needed=True), *self.interpreter)), *argv]
         elif self.activate:
-            argv = ["bash", "-c", word(self.activate + '\nexec "$@"'), "bash", *argv]
+            argv = ["bash", "-c", quoted(self.activate + '\nexec "$@"'), "bash", *argv]
         if held := sorted(READONLY & set(self.env)):
-            argv = ["env", *(word(f"{name}={self.env[name]}") for name in held), *argv]
-        given = [f"{name}={word(value)}" for name, value in self.env.items() if name not in READONLY]
+            argv = ["env", *(quoted(f"{name}={self.env[name]}") for name in held), *argv]
+        given = [f"{name}={quoted(value)}" for name, value in self.env.items() if name not in READONLY]
         text = (
             f"fleet_key={key} fleet_mark={mark} fleet_grace={round(grace * 10)} fleet_silence={NODE_SILENCE_SECONDS} "
             f"fleet_input={fed:d}; "
@@ -84,26 +86,27 @@ class Words:
         return os.fsencode(f"fleet begins {one_line(text)}\nfleet\n")
 
 
-def word(text: str) -> str:
-    """A token as sh reads it in what is one_line()."""
+def quoted(text: str) -> str:
+    """Returns a token quoted for sh, within the text of one_line()."""
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$fleet_nl\"'") + "'"
 
 
 def one_line(text: str) -> str:
-    """A line of arguments, for an sh that reads it as one; line ends in them take a process."""
+    """Returns quoted arguments as one line of sh. It defines $fleet_nl only if one holds a line end, as that starts a
+    process."""
     return 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text if '"$fleet_nl"' in text else text
 
 
 class _Stream:
-    """One output of a node: what the command prints, and what command.sh reports. rest: what is not distinguished
-    yet."""
+    """Separates one output stream of a node into the command's bytes and the reports of command.sh. rest: bytes that
+    may be either."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self.rest = key, b""
         self.started = self.ended = False
 
-    def feed(self, data: bytes, tell: Callable[[bytes], None]) -> Iterator[bytes]:
-        """Yields what the command printed; `tell` receives each message between."""
+    def feed(self, data: bytes, on_message: Callable[[bytes], None]) -> Iterator[bytes]:
+        """Yields the command's bytes. Calls `on_message` for each report between them."""
         data = self.rest + data
         if not self.started:
             _, begun, rest = data.partition(PREAMBLE)
@@ -115,11 +118,11 @@ class _Stream:
             if at:
                 yield data[:at]
             message, data = data[at + len(self._key) : end], data[end + 1 :]
-            tell(message)
-            if message.startswith(b"exit "):  # what comes after it is not the command's, but of what it left running
+            on_message(message)
+            if message.startswith(b"exit "):  # later bytes come from processes that the command left running
                 self.ended = True
                 return
-        if at < 0:  # the beginning of the token may be the end of what came
+        if at < 0:  # the data may end with the beginning of the token
             at = data.rfind(b"\0", -len(self._key))
             if at < 0 or not self._key.startswith(data[at:]):
                 at = len(data)
@@ -129,31 +132,29 @@ class _Stream:
 
 
 class Command(Conversation):
-    """A running command. A context manager; leaving it ends the command on the node.
+    """Controls a running command. A context manager: leaving it ends the command on the node.
 
-    mark: what its processes carry in their environment. grace: seconds between SIGTERM and SIGKILL. feed: what goes to
-    its standard input, which is empty without.
+    mark: the value in its processes' environment. grace: seconds between SIGTERM and SIGKILL. feed: its standard input,
+    None: empty. After output(), `status` is the exit status, 128+n for signal n, None if it could not be ended. `left`
+    has (pid, command line) of each process that could not be ended, None if the command ended by itself."""
 
-    When output() is through: `status` as a shell reports it, 128+n for signal n; None where it could not be ended.
-    `left`: pid and command line of each process that could not be ended then; None where it ended by itself."""
-
-    def __init__(self, session: Session, words: Words, mark: str, grace: float, feed: Feed | None = None) -> None:
+    def __init__(self, session: Session, spec: CommandSpec, mark: str, grace: float, feed: Feed | None = None) -> None:
         super().__init__(session, session.start(command_line()))
         self.status: int | None = None
         self.left: list[tuple[int, str]] | None = None
-        self._told = list[tuple[int, str]]()
+        self._left_reported = list[tuple[int, str]]()
         self._feeds, self._input = [feed] if feed is not None else [], Future[None]()
         key = "K" + uuid.uuid4().hex
         self._streams = (_Stream(b"\0" + key.encode()), _Stream(b"\0" + key.encode()))
-        self.send_bytes(words.script(key, mark, grace, fed=feed is not None))
+        self.send_bytes(spec.script(key, mark, grace, fed=feed is not None))
 
     def end(self) -> None:
-        """Have it ended there. From any thread."""
+        """Requests to end the command. Any thread may call it."""
         self.send_bytes(b"end\n")
 
-    def _bring(self, feed: Feed, pid: str) -> None:
-        """Send its standard input, over a channel of its own: what a command does not read must not hold up the
-        answers that show the host alive."""
+    def _send_input(self, feed: Feed, pid: str) -> None:
+        """Sends its standard input over a separate channel. So input that the command does not read holds up no
+        heartbeat."""
         self.send_bytes(f"hold {pid}\n".encode())
         try:
             channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
@@ -172,13 +173,14 @@ class Command(Conversation):
             feed.over = True
 
     def output(self, *, silence: float, timeout: float | None, patience: float) -> Iterator[tuple[int, bytes]]:
-        """(0 stdout or 1 stderr, bytes) as they come, until it has ended.
+        """Yields (0 for stdout or 1 for stderr, bytes) until the command has ended.
 
-        silence: seconds without any byte after which the host counts as lost. timeout: seconds that it may run,
-        patience: those that its end may take then. Raises ConnectError (lost, protocol), DeadlineError, HostFailed.
+        silence: seconds without a byte after which the host is lost. timeout: seconds that the command may run.
+        patience: seconds that its end may take after that. Raises ConnectError (lost, protocol), DeadlineError,
+        HostFailed.
         """
         begun = pinged = self.clock.monotonic()
-        quiet, late = Silence(self.clock), False
+        quiet, late = Watchdog(clock=self.clock), False
         while self.left is None:
             if self._input.done():
                 self._input.result()
@@ -204,9 +206,9 @@ class Command(Conversation):
             yield from self._pieces(received)
             if self._streams[0].ended and self._streams[1].ended:
                 return
-            if self._streams[0].started:  # before that it is no message: a forced `cat` sends our own back
-                quiet.word()
-        # its status comes after the report that it was ended; where some of it could not be, maybe never
+            if self._streams[0].started:  # earlier bytes prove nothing: a forced `cat` returns what fleet sent
+                quiet.received()
+        # the status follows the report of the end; it may never come if some process could not be ended
         until = self.clock.monotonic() + (STUCK_SECONDS if self.left else patience)
         while not (self._streams[0].ended and self._streams[1].ended) and self.clock.monotonic() < until:
             received = self._channel.recv_both(POLL_SECONDS)
@@ -216,27 +218,28 @@ class Command(Conversation):
 
     def _pieces(self, received: tuple[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
         for number, (stream, data) in enumerate(zip(self._streams, received, strict=True)):
-            for piece in stream.feed(data, self._hear) if data and not stream.ended else ():
+            for piece in stream.feed(data, self._handle) if data and not stream.ended else ():
                 yield number, piece
             if len(stream.rest) > NOISE_LIMIT:
                 raise foreign(self.host.name, stream.rest)
 
-    def _hear(self, message: bytes) -> None:
-        """Handles a message of command.sh."""
+    def _handle(self, message: bytes) -> None:
         if (exit := STATUS.fullmatch(message)) and int(exit[1]) <= 255:
             self.status = int(exit[1])
         elif message == b"ended":
-            self.left = self._told
+            self.left = self._left_reported
         elif self._feeds and (found := INPUT.fullmatch(message)):
-            bring = partial(self._bring, self._feeds.pop(), found[1].decode())
-            self._input = background(f"input {self.host.name}", bring)
+            send_input = partial(self._send_input, self._feeds.pop(), found[1].decode())
+            self._input = background(f"input {self.host.name}", send_input)
         elif found := LEFT.fullmatch(message):
-            self._told = [*self._told, (int(found[1]), found[2].decode("utf-8", "replace").strip())][:LEFT_MOST]
+            self._left_reported = [*self._left_reported, (int(found[1]), found[2].decode("utf-8", "replace").strip())][
+                :LEFT_MOST
+            ]
         elif message:
             raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host.name)
 
     def _ended(self) -> None:
-        """Both outputs have ended. Raises what explains it, unless the end of the command was reported."""
+        """Handles the end of both outputs. Raises an error unless the end of the command was reported."""
         out, err = self._streams
         if out.ended:  # a startup file has closed stderr
             return

@@ -1,4 +1,4 @@
-"""Takes a node program's output apart into frames; fleet/protocol/frames.py defines them."""
+"""Parses a node program's output into frames; fleet/protocol/frames.py defines them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from fleet.codec import Misfit, decode
+from fleet.codec import Misfit, T, decode
 from fleet.errors import ProtocolError
 from fleet.protocol import frames
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-T = TypeVar("T")
 HEADER = struct.Struct(frames.HEADER)
 BEAT = HEADER.pack(frames.HEARTBEAT, 0, 0)
 NOISE_LIMIT = 64 * 1024
@@ -26,7 +25,7 @@ Exit = TypedDict("Exit", {"exit_status": Annotated[int, lambda status: 0 <= stat
 
 
 def _finite(text: str) -> float:
-    """Neither NaN nor Infinity is JSON, and what they are compared with comes out wrong; 1e999 is one of them."""
+    """Returns the number. Raises ValueError for NaN and Infinity (1e999 is one), which are no JSON."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
@@ -35,7 +34,7 @@ def _finite(text: str) -> float:
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame from the node. kind: one of fleet/protocol/frames.py's."""
+    """Holds one frame of a node. kind: one of fleet/protocol/frames.py."""
 
     kind: bytes
     stream: int
@@ -43,7 +42,7 @@ class Frame:
     host: str | None = None
 
     def json(self) -> dict[str, Any]:
-        """The object that it holds. ProtocolError where that is no JSON object."""
+        """Returns the JSON object in the payload. Raises ProtocolError if it is none."""
         try:
             if sum(map(self.payload.count, b"[{,")) > ITEM_LIMIT:
                 raise ValueError
@@ -55,12 +54,12 @@ class Frame:
         return value
 
     def decode(self, kind: TypeForm[T]) -> T:
-        """The message that it holds. ProtocolError where it is no such message."""
+        """Returns the message in the payload. Raises ProtocolError if it is not of that kind."""
         return decoded(kind, self.json(), self.host)
 
 
 def decoded(kind: TypeForm[T], value: Any, host: str | None) -> T:
-    """Returns a node's value as the kind that it must be. Raises ProtocolError where it is not. value: out of JSON."""
+    """Returns a node's value, parsed from JSON, as that kind. Raises ProtocolError if it is not of that kind."""
     try:
         return decode(kind, value)
     except Misfit as error:
@@ -68,7 +67,7 @@ def decoded(kind: TypeForm[T], value: Any, host: str | None) -> T:
 
 
 class Decoder:
-    """Bytes as they come -> frames. host: for errors."""
+    """Decodes received bytes to frames. host: for errors."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -77,21 +76,21 @@ class Decoder:
 
     @property
     def rest(self) -> bytes:
-        """Returns what came and is no frame (yet)."""
+        """Returns the bytes that are not a complete frame yet."""
         return bytes(self._buffer)
 
     @property
     def between_frames(self) -> bool:
-        """Is true where what comes next begins a frame."""
+        """Is true if the next byte begins a frame."""
         return self.started and not self._buffer
 
     @property
     def noisy(self) -> bool:
-        """More came than a chatty login shell prints, and no program of fleet."""
+        """Is true if more came than startup files of a login shell print, but no preamble."""
         return not self.started and len(self._buffer) > NOISE_LIMIT
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now. ProtocolError for what no program sends."""
+        """Yields the frames that are complete now. Raises ProtocolError for bytes that no program sends."""
         buffer = self._buffer
         buffer += data
         if not self.started:
@@ -108,18 +107,17 @@ class Decoder:
             if len(buffer) < end:
                 break
             frame = Frame(kind, stream, bytes(buffer[HEADER.size : end]), self._host)
-            del buffer[:end]  # who stops here finds the rest with the next call
+            del buffer[:end]  # before the yield: a caller that stops here gets the rest from its next call
             if kind == frames.EXIT:
                 frame.decode(Exit)
             yield frame
 
 
-def behind_preamble(recv: Callable[[], bytes | None]) -> Iterator[bytes]:
-    """Yields a channel's output, to its end, after what a login shell's startup files print first."""
-    noise: bytes | None = b""
+def after_preamble(recv: Callable[[], bytes | None]) -> Iterator[bytes]:
+    """Yields a channel's output after the preamble, to its end: without the noise of a login shell's startup files."""
+    noise, begun = b"", b""
     while (data := recv()) != b"":
-        if noise is not None:
-            _, begun, rest = (noise + (data or b"")).partition(frames.PREAMBLE)
-            data, noise = rest, None if begun else (noise + (data or b""))[-NOISE_LIMIT:]
+        if not begun:
+            noise, begun, data = (noise[-NOISE_LIMIT:] + (data or b"")).partition(frames.PREAMBLE)
         if data:
             yield data

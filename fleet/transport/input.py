@@ -1,4 +1,4 @@
-"""Standard input for the commands of several hosts: read once, sent to each, no faster than the slowest takes it."""
+"""Distributes standard input to the commands of several hosts, no faster than the slowest one reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.transport.base import POLL_SECONDS
 
 
 class Feed(queue.Queue[bytes | Exception]):
-    """One host's share. over: its command takes no more, or the host is given up."""
+    """Queues the input for one host. over: its command reads no more, or the host is given up."""
 
     over = False
 
@@ -29,11 +29,12 @@ class Feed(queue.Queue[bytes | Exception]):
 
 
 def distribute(source: bytes | BinaryIO, feeds: Collection[Feed]) -> None:
-    """To its end, or until all are over: a chunk as it comes, then b"", or what kept it from being read."""
+    """Puts each chunk of the source into all feeds, then b"", or the error that reading raised. Ends early if all feeds
+    are over."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     while not all(feed.over for feed in feeds):
         try:
-            data = getattr(file, "read1", file.read)(1 << 16)  # not one that waits for the whole chunk
+            data = getattr(file, "read1", file.read)(1 << 16)  # read1 does not wait for a whole chunk
         except (OSError, ValueError) as error:
             data = error
         for feed in feeds:

@@ -1,5 +1,5 @@
-"""Processes of this machine: run to their end, or as channels (the `ssh` that leads to another machine); and the local
-transport, whose channels are plain shells, as sshd would start them."""
+"""Runs processes of this machine: to their end, alongside, or as channels (such as an `ssh` to a host). The local
+transport's channels are plain shells, as sshd would start them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import select
 import signal
 import subprocess
 import tempfile
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from fleet.background import background, thread_limit
+from fleet.background import background
 from fleet.errors import ConnectError
 from fleet.model import Host
+from fleet.node.base.errors import on_failure
 from fleet.transport.base import Cancel, ConnectOptions, Near, Session
 from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
+END_SECONDS = 2.0  # of a process that was killed
 MOST_BYTES = 64 << 20  # that a command of this machine prints
 
 
@@ -28,94 +31,104 @@ def finish(
     argv: Sequence[str],
     stdin: bytes,
     seconds: float,
-    cancel: Cancel | None = None,
+    cancel: Callable[[], bool] | None = None,
     env: Mapping[str, str] | None = None,
     *,
     most: int = MOST_BYTES,
 ) -> tuple[int | None, bytes, bytes]:
-    """Run a command of this machine to its end: (exit status, stdout, the first of stderr). The status is None where it
-    had to be ended, with all that it started, after so many seconds. So it is, at once, where `cancel` is set, or where
-    its stdout has more than `most` bytes, of which one more is returned. stdin: a file, for who reads /dev/stdin
-    twice."""
-    ended = threading.Event()
+    """Runs a command of this machine. Returns (exit status, stdout, the first part of stderr).
+
+    It kills the command and all its processes after `seconds`, once `cancel` is true, or when stdout has more than
+    `most` bytes. The status is then None, and stdout has at most one byte more. A process that left its group and has
+    stdout open is not waited for. stdin is a file, so that the command can read /dev/stdin twice."""
+    over, out = time.monotonic() + seconds, bytearray()
+
+    def ends() -> bool:
+        return len(out) > most or time.monotonic() >= over or (cancel is not None and cancel())
+
     with tempfile.TemporaryFile() as stdin_file, tempfile.TemporaryFile() as errors:
         stdin_file.write(stdin)
         stdin_file.seek(0)
         process = subprocess.Popen(
             argv, stdin=stdin_file, stdout=subprocess.PIPE, stderr=errors, env=env, start_new_session=True
         )
-
-        def kill() -> None:
-            ended.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        undo, timer = (cancel or Cancel()).on_set(kill), threading.Timer(seconds, kill)
+        assert process.stdout
+        ended = True
         try:
-            with process:
-                assert process.stdout
-                with thread_limit():
-                    timer.start()
-                out = process.stdout.read(most + 1)
-                if len(out) > most:
-                    kill()
+            with process.stdout as pipe:
+                poll = select.poll()
+                poll.register(pipe, select.POLLIN)
+                while not (ended := ends()):
+                    is_over = process.poll() is not None and not _is_group(process.pid)
+                    if poll.poll(0 if is_over else SLICE_SECONDS * 1000):  # after that: now all that it wrote is there
+                        received = os.read(pipe.fileno(), min(READ_BYTES, most + 1 - len(out)))
+                        out += received
+                        if not received:
+                            break
+                    elif is_over:
+                        break
+            while not (ended or has_ended(process, SLICE_SECONDS)):  # it has closed its stdout
+                ended = ends()
         finally:
-            timer.cancel()
-            undo()
+            if ended or process.poll() is None:
+                with contextlib.suppress(OSError):  # it is over, or it has become another user's
+                    os.killpg(process.pid, signal.SIGKILL)
+                has_ended(process, END_SECONDS)
         errors.seek(0)
-        return (None if ended.is_set() else process.returncode), out, errors.read(STDERR_BYTES)
+        return (None if ended else process.returncode), bytes(out), errors.read(STDERR_BYTES)
+
+
+def _is_group(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
+    return True
 
 
 def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
-    """Returns whether a child is over, or is within so many seconds."""
+    """Returns True if a child has ended, or ends within so many seconds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return process.poll() is not None
 
 
 def end(process: subprocess.Popen[bytes], itself: float, terminated: float) -> None:
-    """Ends a child that has so many seconds to go by itself, and then upon SIGTERM; never raises."""
+    """Ends a child process. It has `itself` seconds before SIGTERM, then `terminated` seconds before SIGKILL. Never
+    raises."""
     for seconds, signum in ((itself, signal.SIGTERM), (terminated, signal.SIGKILL)):
         if not has_ended(process, seconds):
-            process.send_signal(signum)  # nothing where another thread has seen it end
-    has_ended(process, 2.0)
+            process.send_signal(signum)  # sends nothing if another thread has reaped the process
+    has_ended(process, END_SECONDS)
 
 
-class Helper:
-    """A process of this machine that works for this one until it is ended. said: what it wrote to stderr so far, of
-    much the end. reader: is done when it writes no more."""
+class ChildProcess:
+    """Controls a process of this machine that runs alongside this one. stderr: the last part of its error output.
+    reader: a future that is done when stderr has ended."""
 
     def __init__(
         self, argv: Sequence[str], name: str, *, pipes: int = subprocess.DEVNULL, env: Mapping[str, str] | None = None
     ) -> None:
-        self.said = ""
+        self.stderr = ""
         self.process = subprocess.Popen(
             argv, env=env, stdin=pipes, stdout=pipes, stderr=subprocess.PIPE, start_new_session=True
         )
-        try:
+        with on_failure(partial(end, self.process, 0.0, 1.0)):
             self.reader = background(name, self._read)
-        except BaseException:
-            end(self.process, 0.0, 1.0)
-            assert self.process.stderr
-            self.process.stderr.close()
-            raise
 
     def _read(self) -> None:
         assert self.process.stderr
         with self.process.stderr as pipe:
             for line in pipe:
-                self.said = (self.said + line.decode("utf-8", "replace"))[-STDERR_BYTES:]
-                self._hear(line)
+                self.stderr = (self.stderr + line.decode("utf-8", "replace"))[-STDERR_BYTES:]
+                self._on_line(line)
 
-    def _hear(self, line: bytes) -> None:
-        """Receives each line that it writes to stderr."""
+    def _on_line(self, line: bytes) -> None:
+        """Handles a line of its stderr."""
 
 
 class ProcessChannel(Streams):
-    """A child process of this one, in a session of its own.
-
-    patience: seconds it is given to end by itself once its stdin is closed.
-    """
+    """Channel of a child process in a session of its own. patience: seconds for it to end after its stdin is closed."""
 
     def __init__(
         self,
@@ -182,7 +195,7 @@ class ProcessChannel(Streams):
         except OSError:
             self._open.clear()
         if not any(received) and 0 not in self._open.values() and self._process.poll() is not None:
-            self._open.clear()  # what it has left running may hold its stderr open
+            self._open.clear()  # a process that it left running may hold its stderr open
         return (received[0], received[1]) if any(received) or not self._open else None
 
     def wait(self, timeout: float) -> int | None:
@@ -193,30 +206,30 @@ class ProcessChannel(Streams):
         return status if status >= 0 else 128 - status
 
     def close(self) -> None:
-        """Closed stdin ends every fleet program; what ignores that is terminated, then killed."""
+        """Closes stdin, which ends every fleet program. Terminates, then kills a process that ignores that."""
         if not self._stdin.closed:
             self._stdin.close()
         end(self._process, self._patience, self._patience)
-        with self._reading:  # a number that is free may be another channel's before a reader has looked at it
+        with self._reading:  # a reader must not poll a descriptor number that another channel may reuse
             self._open.clear()
             for pipe in self._outputs:
                 pipe.close()
 
 
 class LocalSession(Started[ProcessChannel]):
-    """A "connection" to this machine."""
+    """Session whose "connection" is this machine itself."""
 
     def _channel(self, command: str) -> ProcessChannel:
         return ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
 
 
 class LocalTransport(Near):
-    """Runs everything here, whatever the host's name is. Only used where the user requested it."""
+    """Runs all commands on this machine, whatever the host's name is. It is used on request only."""
 
     name = "local"
 
     def __init__(self, options: ConnectOptions | None = None, *, hosts: Iterable[Host] = ()) -> None:
-        """Nothing to connect to, and no gateways."""
+        """Ignores the arguments: it connects to no host and uses no gateway."""
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
         return LocalSession(host)

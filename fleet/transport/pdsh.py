@@ -1,14 +1,14 @@
 """The pdsh transport: every command on a host is one `pdsh -R ssh`, over the connection of the openssh transport.
 
-What was found of pdsh 2.34, and what is done about it:
+pdsh 2.34 has these limits, which this module works around:
 
-- It gives the `ssh` that it starts no stdin, passes on whole lines only, and of those what precedes a NUL; and it
-  splits PDSH_SSH_ARGS at blanks, quotes or not. So a script called ssh is in its PATH: that takes the streams which
-  pdsh itself was started with, and has the argv that leads to the host's connection.
-- It replaces %h, %u, %n and %% also in the command, which is sent with each % doubled.
-- It writes what it thinks of an exit status to stderr, which is no output of the command: it has none.
-- It takes a host's end for its own (-S) only as the largest of all, and has one stdin: one pdsh a command. That costs
-  some milliseconds in addition to those of its ssh.
+- It gives its `ssh` no stdin, and passes on only whole lines, up to a NUL. It splits PDSH_SSH_ARGS at blanks, even in
+  quotes. So its PATH has a script called ssh. That script uses the streams with which pdsh was started, and knows the
+  argv that leads to the host's connection.
+- It expands %h, %u, %n and %% in the command, too. So each % of the command is doubled.
+- It writes a message about an exit status to stderr, which is not the command's output. So its stderr is dropped.
+- It reports the largest exit status of all hosts (-S), and has one stdin. So each command has a pdsh of its own, which
+  costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from fleet.transport.openssh.master import Folder, Master
 from fleet.transport.openssh.transport import OpensshChannel, OpensshSession, OpensshTransport
 from fleet.transport.ssh.endpoint import Endpoint
 
-# pdsh has the channel's streams as its descriptors 3, 4 and 5, which its child finds there
+# pdsh has the channel's streams as its descriptors 3, 4 and 5, where its child finds them
 _START = 'exec "$@" 3<&0 4>&1 5>&2 </dev/null >/dev/null 2>&1'
 _SHIM = """#!/bin/sh
-PATH=$FLEET_PATH words=$FLEET_SSH streams=/proc/$PPID/fd
+PATH=$FLEET_PATH command=$FLEET_SSH streams=/proc/$PPID/fd
 unset FLEET_PATH FLEET_SSH
-eval "exec $words "'"$@" <$streams/3 >$streams/4 2>$streams/5'
+eval "exec $command "'"$@" <$streams/3 >$streams/4 2>$streams/5'
 """
-# pdsh takes the host's end for another one's: a shell there that waits knows how the command was ended
+# pdsh does not report a signal: a shell on the host waits for the command and returns 128+n
 _WAIT = "exec sh -c 'exec 3>&2 2>/dev/null; (exec sh -c \"$1\" 2>&3 3>&-); exit $?' fleet"
-# of ssh; those without effect here, or that would be in the way of fleet's own options, are left out
+# the options of ssh, and those that have no effect here or would conflict with fleet's own
 _OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxyAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYZ"
-_IDLE = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}
+_WITHOUT_EFFECT = {f"-{letter}" for letter in "AEGKMNOQSTVWXYflnpqstv"}
 _NOT_PDSHS = ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND", "DSHPATH", "WCOLL")
 
 
 def _pdsh() -> str:
-    """Returns pdsh's path. Raises UsageError where it is missing, or cannot use ssh."""
+    """Returns pdsh's path. Raises UsageError if it is missing or cannot use ssh."""
     path = shutil.which("pdsh")
     if path is None:
         raise UsageError(
@@ -65,7 +65,7 @@ def _pdsh() -> str:
 
 
 class PdshSession(OpensshSession):
-    """Access to one host, a pdsh a command. env: what they are started with."""
+    """Gives access to one host, with one pdsh for each command. env: their environment."""
 
     def __init__(self, host: Host, master: Master, pdsh: str, env: Mapping[str, str]) -> None:
         argv = ["/bin/sh", "-c", _START, "fleet", pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")]
@@ -78,8 +78,8 @@ class PdshSession(OpensshSession):
 
 
 class PdshTransport(OpensshTransport):
-    """Runs the pdsh of this machine. The contents of PDSH_SSH_ARGS and PDSH_SSH_ARGS_APPEND hold for the hosts; the
-    inventory is over it, and host keys are verified whatever they are."""
+    """Runs the pdsh of this machine. The options in PDSH_SSH_ARGS and PDSH_SSH_ARGS_APPEND apply to all hosts. The
+    inventory overrides them, and host keys are verified in any case."""
 
     name = "pdsh"
 
@@ -95,9 +95,11 @@ class PdshTransport(OpensshTransport):
         host = replace(host, user=host.user or user, port=host.port or (int(port) if port.isdigit() else None))
         return super().resolve(host, cancel)
 
-    def _more(self, host: Host, endpoint: Endpoint) -> list[str]:
+    def _extra_options(self, host: Host, endpoint: Endpoint) -> list[str]:
         values = {"h": host.name, "u": endpoint.user, "n": "0", "%": "%"}
-        arguments = [arg for option, value in self._given if option not in _IDLE for arg in (option, value) if arg]
+        arguments = [
+            arg for option, value in self._given if option not in _WITHOUT_EFFECT for arg in (option, value) if arg
+        ]
         return [re.sub(r"%([hun%])", lambda token: values[token[1]], arg) for arg in arguments]
 
     def _new_folder(self) -> Folder:
@@ -111,14 +113,14 @@ class PdshTransport(OpensshTransport):
 
     def _session(self, host: Host, master: Master, argv: list[str]) -> PdshSession:
         env = {name: value for name, value in os.environ.items() if name not in _NOT_PDSHS}
-        # nothing but the shim: where that cannot be started, no other ssh is
+        # PATH has the shim only: if that cannot be started, no other ssh is
         env |= {"PATH": str(self._folder.path / "bin"), "FLEET_PATH": os.environ.get("PATH", os.defpath)}
         env |= {"PDSH_RCMD_TYPE": "ssh", "FLEET_SSH": shlex.join(argv)}
         return PdshSession(host, master, self._pdsh, env)
 
 
 def _users_arguments() -> list[tuple[str, str]]:
-    """The options that the user gives pdsh's ssh, in its order."""
+    """Returns the options that the user gives pdsh's ssh, in its order."""
     arguments = [arg for name in ("PDSH_SSH_ARGS_APPEND", "PDSH_SSH_ARGS") for arg in os.environ.get(name, "").split()]
     try:
         given = getopt.gnu_getopt(arguments, _OPTIONS)[0]

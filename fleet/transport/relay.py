@@ -1,4 +1,5 @@
-"""Channels of an agent (fleet/node/relay): one TLS connection each, on which both ends send frames."""
+"""Channels to processes that an agent (fleet/node/relay) starts. Each is a TLS connection on which both ends send
+frames."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ SLICE_SECONDS = 0.2
 
 
 class RelayChannel(Streams):
-    """A process that an agent has started. link: what the agent has dialled for it."""
+    """Channel of a process that an agent has started. link: the connection that the agent has opened for it."""
 
     def __init__(self, link: Link, host: Host) -> None:
         super().__init__(host)
         self._sock = link.sock
         self._sock.setblocking(False)
-        self._using = threading.Lock()  # an SSL connection takes no two threads at once
+        self._using = threading.Lock()  # only one thread at a time may use an SSL connection
         self._unsent = b""
         self._decoder = Decoder(host.name)
         self._status: int | None = None
@@ -42,7 +43,7 @@ class RelayChannel(Streams):
         return len(part)
 
     def _flush(self) -> bool:
-        """Returns True where all that was to be sent is sent."""
+        """Sends what is unsent. Returns True if nothing is left."""
         while self._unsent:
             try:
                 with self._using:
@@ -56,7 +57,7 @@ class RelayChannel(Streams):
         return True
 
     def _pause(self, reading: bool) -> None:
-        self._poll(select.POLLOUT | (select.POLLIN if reading else 0), SLICE_SECONDS)
+        self._poll((select.POLLOUT if self._unsent else 0) | (select.POLLIN if reading else 0), SLICE_SECONDS)
 
     def _poll(self, events: int, seconds: float) -> None:
         poll = select.poll()
@@ -88,7 +89,7 @@ class RelayChannel(Streams):
                 continue
             except (OSError, ValueError):
                 data = b""
-            received = self._taken(data)
+            received = self._decode(data)
             self._ended = self._ended or not data
             if any(received):
                 return received
@@ -97,7 +98,7 @@ class RelayChannel(Streams):
             raise ConnectError("the connection was lost", kind="lost", host=self._host.name)
         return b"", b""
 
-    def _taken(self, data: bytes) -> tuple[bytes, bytes]:
+    def _decode(self, data: bytes) -> tuple[bytes, bytes]:
         outputs = {1: bytearray(), 2: bytearray()}
         for frame in self._decoder.feed(data):
             if frame.kind == EXIT:
@@ -108,16 +109,11 @@ class RelayChannel(Streams):
 
     def wait(self, timeout: float) -> int | None:
         until = time.monotonic() + timeout
-        while not self._ended and (left := until - time.monotonic()) > 0:
-            if not self._reading.acquire(timeout=left):
-                break
-            try:
-                if self._has_room():
-                    with contextlib.suppress(ConnectError):
-                        for early, more in zip(self._early, self._read(min(left, SLICE_SECONDS)) or (), strict=False):
-                            early += more
-            finally:
-                self._reading.release()
+        while not self._ended and time.monotonic() < until:
+            with contextlib.suppress(ConnectError):
+                self._flush()  # the end of its input may wait, too
+            with contextlib.suppress(ConnectError):
+                self._take_in()
         return self._status
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The login shell before every command on a node: lines and scripts for it, and what its startup files may do to what
-fleet sends."""
+"""Runs lines and scripts in a node's login shell. Makes the errors for startup files that read or print what they must
+not."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import time
 from typing import TYPE_CHECKING
 
 from fleet.errors import ConnectError, DeadlineError, FleetError, Interrupted, ProtocolError, Reason, Silent
-from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Answering, Cancel, Channel, Completed, Session, clock_of
+from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, CanPing, Channel, Completed, Session, clock_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 OUTPUT_LIMIT = 64 << 20
-# how long a program may take to end after its last message; a lost connection shows it at once
+# how long a program may take to end after its last message; a lost connection shows at once
 ENDING_SECONDS = 20.0
 
 
 def run_line(
     session: Session, command: str, stdin: bytes = b"", *, timeout: float = 60.0, cancel: Cancel | None = None
 ) -> Completed:
-    """Run a constant (or shlex-quoted) shell line to its end; for nodes that have no python yet."""
+    """Runs a constant or quoted shell line to its end, on nodes that may have no python."""
     deadline = time.monotonic() + timeout
     channel = session.start(command)
     out = bytearray()
     try:
         if stdin:
-            # it may have ended already (a nologin shell): then reading shows why, better than this does
+            # the process may have ended already (a nologin shell): reading shows why
             with contextlib.suppress(ConnectError):
                 channel.send(stdin)
         channel.send_eof()
@@ -54,11 +54,11 @@ def run_line(
         channel.close()
 
 
-# what fleet's beginnings exit with when stdin does not begin as it was sent
+# exit status of fleet's bootstraps if stdin does not begin as fleet sent it
 EATEN = 97
-# sh reads the script as a whole before it does any of it
+# sh reads the whole script before it runs any of it
 _SCRIPT = f'exec sh -c \'x=$(cat); case $x in "# fleet begins"*) eval "$x" ;; *) exit {EATEN} ;; esac\''
-# Which startup file leaves something else of stdin than it was given. Nothing of this comes over stdin itself.
+# Finds the startup file that reads stdin. The script itself is not sent over stdin.
 _ASK = (
     "command -v timeout >/dev/null || exit 0; "
     'case $SHELL in *bash) o=--norc; set -- /etc/bash.bashrc "$HOME/.bashrc" ;; '
@@ -71,14 +71,14 @@ _ASK = (
 )
 
 
-# of PAM, where no login gets further before a new one is set
+# PAM's messages: no login succeeds before a new password is set
 _EXPIRED = re.compile(r"(?i)password.*(?:has expired|change required|must be changed)")
-_LINE = 500  # characters that such a line has at most: a node may send what it will
+_LINE = 500  # most characters of such a line: a node may send any text
 
 
-def foreign(host: str, said: bytes, what: str = "fleet's program") -> ConnectError:
-    """The error for a host where something else was started. said: what came instead."""
-    text = said.decode("utf-8", "replace").strip()
+def foreign(host: str, output: bytes, what: str = "fleet's program") -> ConnectError:
+    """Returns the error for a host where another program was started. output: what that printed."""
+    text = output.decode("utf-8", "replace").strip()
     expired = next((line for line in text.splitlines() if len(line) <= _LINE and _EXPIRED.search(line)), None)
     if expired is not None:
         return ConnectError(
@@ -118,8 +118,8 @@ def stalled(host: str, seconds: float) -> ConnectError:
 
 
 def stdin_eaten(session: Session) -> ConnectError:
-    """The error for a host whose login shell reads what is meant for fleet's program; with the file, where it names
-    it."""
+    """Returns the error for a host whose startup files read the stdin of fleet's program. It names the file if it can
+    be found."""
     try:
         output = run_line(session, f"exec sh -c {shlex.quote(_ASK)}", timeout=10.0).stdout
     except FleetError:
@@ -136,12 +136,12 @@ def stdin_eaten(session: Session) -> ConnectError:
 
 
 class Conversation:
-    """Holds a program that fleet started on a node, and commands it over stdin. A context manager; leaving it ends the
+    """Controls a program that fleet started on a node, over its stdin. A context manager: leaving it ends the
     program."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
         self.host, self.session, self.clock = session.host, session, clock_of(session)
-        self._channel, self._deaf = channel, False
+        self._channel, self._is_lost = channel, False
         self._sending = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -154,28 +154,28 @@ class Conversation:
         self._channel.close()
 
     def send_bytes(self, data: bytes, *, wait: bool = True) -> None:
-        """Sends bytes to its stdin, from any thread, each whole. wait: or not at all while others are being sent."""
+        """Sends bytes to its stdin, from any thread. wait: without it, nothing is sent while another thread sends."""
         if not self._sending.acquire(blocking=wait):
             return
-        # It may have ended already: then reading shows why, better than this does. What could not be sent once is not
-        # tried again: a ping must not wait for a node that reads nothing.
+        # It may have ended already: reading shows why. After a failure nothing more is sent, so that no ping waits for
+        # a node that reads nothing.
         try:
-            if not self._deaf:
+            if not self._is_lost:
                 self._channel.send(data)
         except ConnectError:
-            self._deaf = True
+            self._is_lost = True
         finally:
             self._sending.release()
 
     def _silent(self, seconds: float, started: bool, output: bytes) -> FleetError | None:
-        """Nothing came for so long; None where that is because it has ended."""
-        if not started:  # a startup file that reads stdin to its end has what it waits for now
+        """Returns the error for a program that was silent for so long, None if it has ended."""
+        if not started:  # a startup file may wait for the end of stdin
             self._channel.send_eof()
             if self._channel.wait(PING_SECONDS) is not None:
                 return None
             if output:
                 return foreign(self.host.name, output)
-            if isinstance(self.session, Answering) and self.session.answers():
+            if isinstance(self.session, CanPing) and self.session.answers():
                 return Silent(
                     f"sshd answers there, and the login shell has not begun anything for {seconds:g} s",
                     host=self.host.name,
@@ -185,7 +185,7 @@ class Conversation:
         return silent(self.host.name, seconds)
 
     def _status(self, started: bool, output: bytes) -> int:
-        """Returns its exit code. Raises what kept it from beginning; ConnectError(lost)."""
+        """Returns its exit status. Raises an error if it did not start, or if the connection is lost."""
         status = self._channel.wait(ENDING_SECONDS)
         if status is None:
             raise lost(self.host.name)
@@ -196,7 +196,7 @@ class Conversation:
 
 
 def run_script(session: Session, text: bytes, *, timeout: float, cancel: Cancel | None = None) -> Completed:
-    """Run a script for any POSIX sh, sent over stdin."""
+    """Runs a script for any POSIX sh, which is sent over stdin."""
     done = run_line(session, _SCRIPT, b"# fleet begins\n" + text, timeout=timeout, cancel=cancel)
     if done.status == EATEN:
         raise stdin_eaten(session)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
-from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, UsageError
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT, ConnectError, UsageError
+from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd
 from fleet.transport.local import finish
 
-ASK_SECONDS, WHY_SECONDS = 30.0, 5.0
+ASK_SECONDS, WHY_SECONDS, PAUSE_SECONDS = 30.0, 5.0, 1.0
+PING = "does slurmctld answer? scontrol ping"
+# of Slurm's messages: a request was sent, or may have been, and no answer came; "(connect failure)" is none of these
+UNSURE = re.compile(
+    "timed out|zero bytes|(receive|send|shutdown) failure|connection (refused|reset)|transport endpoint|"
+    "unexpected message|communications? (connection )?error|temporarily un|try again|no route|unreachable",
+    re.IGNORECASE,
+)
+# the same, of all commands but sbatch, which has requested nothing then: a controller that is not there refuses nothing
+NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
 WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if no other is set
 EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
+FROZEN_SECONDS = 60.0  # after the end that a job was begun with, for which that is why it ends
 JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: by which job each node is reached
 # how a job ended -> the exit code of its run, where that could not report it itself
 OVER = {
@@ -32,8 +46,10 @@ OVER = {
     "RECONFIG_FAIL": EXIT_CONNECT,
     "OUT_OF_MEMORY": 137,
 }
-# of srun, sbatch and what MPI leaves: Slurm's commands take them for options, or for another step's
-NOT_ITS = re.compile("SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|PMI_.*|PMI2_.*|PMIX_.*")
+# of srun, sbatch and what MPI leaves: Slurm's commands take them for options, or for another step's; and a job's own
+NOT_ITS = re.compile(
+    "SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|PMI_.*|PMI2_.*|PMIX_.*|FLEET_(CLAIMS|REQUEUES|ARRAY_WAIT)"
+)
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -58,63 +74,159 @@ def jobs_of(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.partition("=")[::2] for pair in environ.get(JOBS, "").split(",") if pair)
 
 
-def run_slurm(
-    words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS
-) -> tuple[int, str, str]:
-    """(exit status, stdout, stderr). UsageError where there is no such command, or it does not answer in time."""
-    if (program := shutil.which(words[0])) is None:
-        raise UsageError(f"{words[0]} is not on this machine", hint="run fleet where Slurm's commands are")
+@dataclass(frozen=True)
+class Done:
+    """A command of Slurm's did what it was for. output: its stdout."""
+
+    output: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Slurm did not do it, and says so. why: its own message. stderr: all of its stderr."""
+
+    why: str
+    stderr: str = ""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It is not known whether Slurm did it: no answer came, or one that says neither."""
+
+    why: str
+
+
+Answer = Done | Refused | Unknown
+
+
+def ask_slurm(
+    argv: Sequence[str],
+    *,
+    seconds: float = ASK_SECONDS,
+    given: Mapping[str, str] = {},
+    cancel: Cancel | None = None,
+) -> Answer:
+    """Runs one of Slurm's commands. given: variables that it takes options from; it gets no others of this kind.
+    cancel: ends it."""
+    name = argv[0]
+    if (program := shutil.which(name)) is None:
+        return Refused(f"{name} is not on this machine")
     try:
-        status, output, errors = finish([program, *words[1:]], b"", seconds, env=own_environment(environ))
-    except OSError as error:
-        raise UsageError(f"{words[0]}: {error}", hint="does slurmctld answer? scontrol ping") from None
-    if status is None:
-        raise UsageError(
-            f"{words[0]} has not answered within {seconds:g} s", hint="does slurmctld answer? scontrol ping"
+        status, output, errors = finish(
+            [program, *argv[1:]],
+            b"",
+            seconds,
+            None if cancel is None else cancel.is_set,
+            env={**own_environment(os.environ), **given},
         )
-    return status, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+    except OSError as error:
+        return Refused(f"{name}: {error.strerror}")
+    if status is None and cancel is not None and cancel.is_set():
+        return Unknown(f"{name} was interrupted before it answered")
+    if status is None:
+        return Unknown(f"{name} has not answered within {seconds:g} s")
+    if status == 0:
+        return Done(output.decode("utf-8", "replace"))
+    text = errors.decode("utf-8", "replace").strip()
+    lines = text.splitlines()
+    first = next((line for line in lines if "error:" in line), lines[-1] if lines else f"exit status {status}")
+    why = re.sub(f"^{name}: (error: )?(Batch job submission failed: )?", "", first)
+    unsure = UNSURE if name == "sbatch" else NO_ANSWER
+    return Unknown(f"{name}: {why}") if status < 0 or unsure.search(text) else Refused(why, text)
 
 
-def scontrol(words: Sequence[str], environ: Mapping[str, str] = os.environ, seconds: float = ASK_SECONDS) -> str:
-    """Returns its output; "" where it is missing or knows nothing."""
-    try:
-        status, output, _ = run_slurm(["scontrol", *words], environ, seconds)
-    except UsageError:
-        return ""
-    return output if status == 0 else ""
+def output_of(answer: Answer, what: str) -> str:
+    """Returns the output of a command that did what it was for. Raises UsageError where Slurm refused it, ConnectError
+    where it is not known. what: begins the message."""
+    if isinstance(answer, Done):
+        return answer.output
+    if isinstance(answer, Refused):
+        raise UsageError(f"{what}: {answer.why}", hint="run fleet where Slurm's commands are, and reach slurmctld")
+    raise ConnectError(f"{what}: {answer.why}", hint=PING, kind="timeout")
+
+
+def scontrol(stderr: Sequence[str], seconds: float = ASK_SECONDS) -> str:
+    """Returns its output; "" where it is missing, knows nothing or does not answer."""
+    answer = ask_slurm(["scontrol", *stderr], seconds=seconds)
+    return answer.output if isinstance(answer, Done) else ""
 
 
 def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
     """Returns the fields of `scontrol show job`; {} where nothing is known."""
-    shown = [fields(line) for line in scontrol(["show", "job", "-o", job], seconds=seconds).splitlines()]
+    return shown_fields(job, scontrol(["show", "job", "-o", job], seconds))
+
+
+def shown_fields(job: str, output: str) -> dict[str, str]:
+    """Returns the fields of a job in what `scontrol show job -o` prints; {} where there are none."""
+    shown = [fields(line) for line in output.splitlines()]
     # the last task of an array has the array's own number
     return next((it for it in shown if it.get("JobId") == job), shown[0] if shown else {})
 
 
-def why_over(job: str, nodes: Sequence[str] = (), *, signalled: bool = False) -> tuple[str, int] | None:
-    """(why, exit code) of a job that Slurm ends just now; None of one that goes on. nodes: the job's. signalled: its
-    steps were sent a signal."""
-    shown = shown_job(job, WHY_SECONDS)
+def why_over(
+    job: str, nodes: Sequence[str] = (), *, signalled: bool = False, seconds: float = KNOWN_SECONDS
+) -> JobEnd | None:
+    """Returns why Slurm ends a job just now; None of one that goes on. nodes: the job's. signalled: its steps were sent
+    a signal. seconds: for which slurmctld is queried."""
+    seconds = seconds if signalled else min(seconds, WHY_SECONDS)  # no sign that it ends the job
+    answer = _patiently(["scontrol", "show", "job", "-o", job], seconds)
+    shown = shown_fields(job, answer.output) if isinstance(answer, Done) else {}
+    if not shown:
+        # from 23.02 on, and as it was when the job began: much later the limit was another one
+        limit = os.environ.get("SLURM_JOB_END_TIME", "") if os.environ.get("SLURM_JOB_ID") == job else ""
+        if signalled and limit.isdecimal() and 0 <= time.time() - int(limit) < FROZEN_SECONDS:
+            return JobEnd("ended by Slurm: TIMEOUT", OVER["TIMEOUT"])
+        why = "scontrol shows no such job" if isinstance(answer, Done) else answer.why
+        text = f"ended by a signal of Slurm's; why is not known: {why}"
+        return JobEnd(text, EXIT_INTERRUPTED, known=False) if signalled else None
     name, more = shown.get("JobState", ""), ""
     if name == "COMPLETING":  # hides what it was
         name, more = _completing(shown, nodes)
+    elif name == "PENDING":  # slurmctld was restarted, and has forgotten that it began the job: it begins it again
+        name = "REQUEUED"
+    elif (
+        name == "RUNNING" and signalled and _preempted(shown)
+    ):  # it has GraceTime left, which ends as a time limit does
+        name = "PREEMPTED"
     elif name == "RUNNING" and signalled and (epoch(shown.get("EndTime", "")) or inf) - time.time() < EARLY_SECONDS:
         name = "TIMEOUT"
-    return (f"ended by Slurm: {name}{more}", OVER[name]) if name in OVER else None
+    return JobEnd(f"ended by Slurm: {name}{more}", OVER[name]) if name in OVER else None
+
+
+def _patiently(argv: Sequence[str], seconds: float) -> Answer:
+    """Runs a command that only asks, again while it is not answered."""
+    until = time.monotonic() + seconds
+    while True:
+        answer = ask_slurm(argv, seconds=max(0.0, until - time.monotonic()))
+        if not isinstance(answer, Unknown) or time.monotonic() + PAUSE_SECONDS >= until:
+            return answer
+        time.sleep(PAUSE_SECONDS)
 
 
 def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, str]:
     """(why, more of it), as signs have it: NodeList and Restarts are those of the next attempt already."""
+    if _preempted(shown):
+        return "PREEMPTED", ""
     if shown.get("Reason") == "TimeLimit":
         return "TIMEOUT", ""
-    if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
-        return "PREEMPTED", ""
     # a node stays in the list for as long as something of the job ends there, so one that is not in it has failed
     left = scontrol(["show", "hostnames", shown.get("NodeList", "")], seconds=WHY_SECONDS).split()
     if left and (gone := [node for node in nodes if node not in left]):
         return "NODE_FAIL", f", {', '.join(gone[:3])}"
     before = os.environ.get("SLURM_RESTART_COUNT", "0")
     return "REQUEUED" if "SLURM_JOBID" in os.environ and shown.get("Restarts", before) != before else "CANCELLED", ""
+
+
+def _preempted(shown: Mapping[str, str]) -> bool:
+    return shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown")
+
+
+def route_to(address: str) -> str | None:
+    """Returns this machine's address on the way to another one; None where no way leads there."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return str(probe.getsockname()[0])
+    return None
 
 
 def epoch(date: str) -> float | None:

@@ -8,17 +8,20 @@ that leads it; another command of fleet has a step of its own, which shares CPUs
 from __future__ import annotations
 
 import os
-import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
+from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.node.delivery.chain.link import Link
-from fleet.transport.base import Cancel, ConnectOptions, Near, Session
+from fleet.transport.base import Cancel, ConnectOptions, JobEnd, Near, Once, Session
 from fleet.transport.relay import RelayChannel
-from fleet.transport.slurm import job_of, jobs_of, why_over
+from fleet.transport.slurm import PAUSE_SECONDS, job_of, jobs_of, why_over
 from fleet.transport.step import Step
 from fleet.transport.streams import Started
+
+UNANSWERED_SECONDS = 60.0  # for which a step is requested again, while slurmctld is being restarted
 
 
 class SrunSession(Started[RelayChannel]):
@@ -40,29 +43,38 @@ class SrunTransport(Near):
     def __init__(self, options: ConnectOptions, *, hosts: Iterable[Host] = (), **_: Any) -> None:
         self._seconds, self._hosts = options.connect_timeout, tuple(hosts)
         self._job, self._jobs = job_of(os.environ), jobs_of(os.environ)
-        self._lock = threading.Lock()
-        self._steps: dict[str, Step] = {}
+        # by job; one that slurmctld did not answer is made again
+        self._steps = Once[Step](lambda made: made.exception() is None and not made.result().unanswered)
+        self._closed = False
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
-        job = self._jobs.get(host.name, self._job)
-        with self._lock:
-            if job not in self._steps:
-                hosts = [it for it in self._hosts if self._jobs.get(it.name, self._job) == job]
-                self._steps[job] = Step(job, hosts)
-            step = self._steps[job]
-        return SrunSession(step, host, step.agent(host, self._seconds, cancel), self._seconds)
+        job, until = self._jobs.get(host.name, self._job), time.monotonic() + UNANSWERED_SECONDS
+        hosts = [it for it in self._hosts if self._jobs.get(it.name, self._job) == job]
+        while True:
+            step = self._steps.get(job, lambda: Step(job, hosts))
+            if self._closed:  # while the step was made
+                step.close()
+            try:
+                return SrunSession(step, host, step.agent(host, self._seconds, cancel), self._seconds)
+            except ConnectError:
+                if not step.unanswered or time.monotonic() > until or cancel.wait(PAUSE_SECONDS):
+                    raise
+            step.close()
 
-    def ended(self) -> tuple[str, int] | None:
-        """Why Slurm ends the job, if it does."""
-        signalled = [job for job, step in self._steps.items() if step.signalled]
-        for job in signalled or [self._job]:
+    def ended(self, seconds: float, signalled: bool) -> JobEnd | None:
+        """Returns why Slurm ends the job, if it does. signalled: this process was sent a signal."""
+        jobs = [step.job for step in self._steps.all() if step.signalled]
+        for job in jobs or [self._job]:
             nodes = [host.name for host in self._hosts if self._jobs.get(host.name, job) == job]
-            if (why := why_over(job, nodes, signalled=bool(signalled))) is not None:
+            if (why := why_over(job, nodes, signalled=signalled or bool(jobs), seconds=seconds)) is not None:
                 return why
         return None
 
+    def pass_on(self, signum: int) -> None:
+        for step in self._steps.all():
+            step.pass_on(signum)
+
     def close(self) -> None:
-        with self._lock:
-            steps, self._steps = self._steps, {}
-        for step in steps.values():
+        self._closed = True
+        for step in self._steps.all():
             step.close()

@@ -1,10 +1,10 @@
-"""One step of Slurm, with an agent on each node, which starts what fleet asks for.
+"""Runs one step of Slurm with an agent on each node, which starts the processes that fleet requests.
 
-srun takes its options from SLURM_* too, and a batch script's environment is full of them: it is given none.
+srun also reads its options from SLURM_*, which a batch script's environment is full of. So it gets none of them.
 
-What it writes to its tasks goes to all of them. So what it reads from them identifies them. An agent prints the digest
-of a token that it has drawn, and srun shows which task has (`--label`). Tasks are in the order of `--nodelist`
-(`--distribution=arbitrary`). A dialler that gives a host's name shows the token of that host, or is refused.
+srun sends its stdin to all tasks, so only their output can identify them. An agent prints the digest of a random token.
+srun labels the line with the task (`--label`), and tasks are in the order of `--nodelist` (`--distribution=arbitrary`).
+A connection that claims to be a host's must show the token of that host, or it is refused.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from fleet.node.delivery.chain.link import NONSENSE, Link, shut, tls_context
 from fleet.node.relay.agent import PRINTED, digest_of
 from fleet.transport.base import Cancel
 from fleet.transport.certificate import make_certificate
-from fleet.transport.local import Helper, end, has_ended
+from fleet.transport.local import ChildProcess, end, has_ended
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
-from fleet.transport.slurm import WITHIN_SECONDS, own_environment
+from fleet.transport.slurm import NO_ANSWER, WITHIN_SECONDS, own_environment, route_to
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
-STRANGERS = 64  # who dial at once, each with a handshake's time
+STRANGERS = 64  # most connections at once that have not proved who they are
 END_SECONDS = 5.0
 PROOF = re.compile(b" *([0-9]{1,9}): %s\n" % PRINTED.replace("%s", "([0-9a-f]{64})").encode())
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# a step's variables about its own tasks: a library that reads it takes itself for one of them
+# a step's variables about its own tasks: a library that reads them would believe that it is such a task
 OF_TASKS = (
     "SLURM_(STEP.*|TASK.*|NTASKS.*|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|"
     "DISTRIBUTION|PRIO_PROCESS|UMASK|TOPOLOGY_.*|CPUS_ON_NODE|CPUS_PER_TASK)|SRUN_.*|PMI_.*|PMI2_.*|PMIX_.*"
@@ -51,62 +51,58 @@ OF_TASKS = (
 
 
 class Step:
-    """One srun, an agent on each of `hosts`."""
+    """Controls one srun, with an agent on each of `hosts`."""
 
     def __init__(self, job: str, hosts: Iterable[Host]) -> None:
         if (srun := shutil.which("srun")) is None:
             raise UsageError("srun is not on this machine", hint="run fleet where Slurm's commands are")
-        self._job, self._hosts = job, {host.name: host for host in hosts}
+        self.job, self._hosts = job, {host.name: host for host in hosts}
         own, agents = make_certificate(), make_certificate()
         self._tls, self._theirs = own | {"peer": agents["cert"]}, agents | {"peer": own["cert"]}
         self._context = tls_context(True, self._tls)
         self._changed = threading.Condition()
         self._agents: dict[str, Link] = {}
-        self._digests: dict[str, str] = {}  # host -> its token's
-        self._impostor = ""  # the last one
+        self._digests: dict[str, str] = {}  # host -> digest of its token
+        self._impostor = ""  # message about the last connection with a wrong token
         self._channels: dict[tuple[str, int], Future[Link]] = {}
         self._numbers = itertools.count(1)
         self._server = socket.create_server(("", 0), backlog=len(self._hosts) * 4)
         self._cancels: set[Cancel] = set()
         self._closed = self.signalled = False
         self._strangers = threading.Semaphore(STRANGERS)
-        self._srun = self._start(srun, job)
+        self._srun = self._start(srun)
         for work in (self._learn, self._accept):
             background("fleet-step", work)
 
-    def _start(self, srun: str, job: str) -> Helper:
+    def _start(self, srun: str) -> ChildProcess:
         first, *_ = self._hosts.values()
-        argv = [srun, "--jobid", job, "--overlap", "--nodes", str(len(self._hosts)), "--ntasks-per-node", "1"]
+        argv = [srun, "--jobid", self.job, "--overlap", "--nodes", str(len(self._hosts)), "--ntasks-per-node", "1"]
         argv += ["--nodelist", ",".join(self._hosts), "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none"]
         argv += ["--mpi=none", "--chdir=/", "--quiet", "--job-name=fleet", "--label", "--distribution=arbitrary"]
         spec = {
             "head": self._addresses(),
             "tls": self._theirs,
             "step": secrets.token_hex(8),
-            "scope": f"slurm:{job}",
+            "scope": f"slurm:{self.job}",
             "name": "SLURMD_NODENAME",
             "unset": OF_TASKS,
         }
         argv += ["sh", "-c", bootstrap(first)]
-        helper = Helper(argv, "fleet-step", pipes=subprocess.PIPE, env=own_environment(os.environ))
-        assert helper.process.stdin
+        child = ChildProcess(argv, "fleet-step", pipes=subprocess.PIPE, env=own_environment(os.environ))
+        assert child.process.stdin
         with contextlib.suppress(BrokenPipeError):
-            helper.process.stdin.write(packed("relay.agent", spec))
-            helper.process.stdin.flush()
-        return helper
+            child.process.stdin.write(packed("relay.agent", spec))
+            child.process.stdin.flush()
+        return child
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """Returns the addresses at which agents dial this process: one for each route to a host."""
-        port, found = self._server.getsockname()[1], dict[str, None]()
-        for host in self._hosts.values():
-            with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host.address, 9))
-                found[probe.getsockname()[0]] = None
-        return [(address, port) for address in found]
+        """Returns the addresses at which agents connect to this process: one for each route to a host."""
+        port, found = self._server.getsockname()[1], [route_to(host.address) for host in self._hosts.values()]
+        return [(address, port) for address in dict.fromkeys(found) if address is not None]
 
     def _learn(self) -> None:
-        """Reads from srun which host's task printed which digest. The first of a task is its agent's: no process was
-        started there before."""
+        """Reads the digest of each host's task from srun's output. The first one of a task is its agent's, because no
+        other process runs there yet."""
         assert self._srun.process.stdout
         names = dict(enumerate(self._hosts))
         with self._srun.process.stdout as lines:
@@ -124,7 +120,7 @@ class Step:
                 background("fleet-step", partial(self._welcome, plain))
 
     def _welcome(self, plain: socket.socket) -> None:
-        """Takes one connection in. The certificate proves that it is of this step, the token of which host's agent."""
+        """Accepts one connection. Its certificate proves that it belongs to this step, its token proves the host."""
         link = None
         try:
             link = Link(plain, self._context, True, self._tls)
@@ -155,7 +151,7 @@ class Step:
             self._strangers.release()
 
     def _proven(self, host: str, token: str, link: Link) -> str:
-        """The name of the host whose agent has this token; srun may bring its digest a little later."""
+        """Returns the host's name if the token is its agent's. Waits a little, as srun may print the digest later."""
         name = self._hosts[host].name
         with self._changed:
             self._changed.wait_for(lambda: name in self._digests, END_SECONDS)
@@ -165,13 +161,14 @@ class Step:
         return name
 
     def _stop(self) -> None:
-        """Slurm ends the job: its time is over, it was cancelled or preempted."""
+        """Sets the latches, because Slurm ends the job: it timed out, was cancelled or preempted."""
         self.signalled = True
         for cancel in list(self._cancels):
             cancel.set(asked=False)
 
     def agent(self, host: Host, seconds: float, cancel: Cancel) -> Link:
-        """The host's, once it is there. cancel: is set where Slurm ends the job. ConnectError."""
+        """Returns the connection of the host's agent, when it is open. cancel: a latch to set if Slurm ends the job.
+        Raises ConnectError."""
         self._cancels.add(cancel)
         cancel.within = min(cancel.within, WITHIN_SECONDS)
         return self._there(host, seconds, cancel)
@@ -188,17 +185,23 @@ class Step:
                         kind="timeout",
                         host=host.name,
                         hint="is the node up, and does its network lead here? sinfo -R says what Slurm knows; "
-                        f"scancel {self._job} ends the job",
+                        f"scancel {self.job} ends the job",
                     )
                 self._changed.wait(SLICE_SECONDS)
         if link is None:
             raise self._refused(host)
         return link
 
+    @property
+    def unanswered(self) -> bool:
+        """Is true where slurmctld did not answer srun, so that nothing was started."""
+        lines = self._srun.stderr.splitlines() if has_ended(self._srun.process) and not self._digests else ()
+        return any(line.startswith("srun:") and NO_ANSWER.search(line) for line in lines)
+
     def _refused(self, host: Host) -> ConnectError:
-        """With Slurm's own message."""
+        """Returns the error with Slurm's own message."""
         wait([self._srun.reader], END_SECONDS)
-        lines = [line for line in self._srun.said.splitlines() if line.strip()]
+        lines = [line for line in self._srun.stderr.splitlines() if line.strip()]
         output = (
             re.sub("^(srun: (error: )?| *[0-9]+: )", "", lines[0])
             if lines
@@ -208,8 +211,15 @@ class Step:
             f"srun: {output}", kind="refused", host=host.name, hint="is the allocation still there? squeue --me"
         )
 
+    def pass_on(self, signum: int) -> None:
+        """Sends a signal to the ranks of all nodes."""
+        with self._changed:
+            for link in self._agents.values():
+                with contextlib.suppress(OSError):
+                    link.send_line({"signal": signum})
+
     def start(self, host: Host, command: str, seconds: float) -> RelayChannel:
-        """A command on a host. ConnectError(kind="lost") where its agent is gone."""
+        """Starts a command on a host. Raises ConnectError(kind="lost") if its agent is gone."""
         link, number = self._there(host, seconds, Cancel()), next(self._numbers)
         dialled = self._channels[host.name, number] = Future()
         try:
@@ -225,7 +235,7 @@ class Step:
             raise ConnectError("the connection was lost", kind="lost", host=host.name) from error
 
     def close(self) -> None:
-        """End the step, and all that was started in it."""
+        """Ends the step and all its processes."""
         with self._changed:
             self._closed = True
             for link in self._agents.values():

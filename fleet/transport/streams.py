@@ -1,4 +1,4 @@
-"""Does what channels of all transports do alike with the three streams of a process."""
+"""Implements the parts that channels and sessions of all transports have in common."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from fleet.transport.base import Channel
 
 C = TypeVar("C", bound=Channel)
 
-# while a process there reads nothing: how long that may last, and how much of what it writes meanwhile is kept
+# limits while a process reads nothing: seconds that it may last, and bytes kept of its output meanwhile
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
 STDERR_BYTES = 64 << 10
 
 
 class Streams:
-    """The better half of a channel: a transport adds _write and _read, and what is its own. recv, send and wait may be
-    called from different threads."""
+    """Base of channels. A transport adds _write, _read and its own methods. Different threads may call recv, send and
+    wait."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._reading = threading.Lock()
-        self._early = bytearray(), bytearray()  # of stdout and stderr, taken in while a send waited
+        self._early = bytearray(), bytearray()  # of stdout and stderr, received while a send waited
         self._errors = b""
 
     def _write(self, data: memoryview) -> int:
-        """Have it take some bytes; 0 where it takes none just now. ConnectError(kind="lost")."""
+        """Sends some of the bytes. Returns their number, 0 if the process reads none at this moment. Raises
+        ConnectError(kind="lost")."""
         raise NotImplementedError
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        """Returns what recv_both does; one thread at a time calls it."""
+        """Returns what recv_both() returns. Only one thread at a time calls it."""
         raise NotImplementedError
 
     def _pause(self, reading: bool) -> None:
-        """Wait a little, until it takes something or, where `reading`, sends something."""
+        """Waits a moment until bytes can be sent or, with `reading`, received."""
 
     def send(self, data: bytes, *, patience: float = SEND_PATIENCE) -> None:
-        """Blocks while the process takes nothing. What it writes meanwhile is taken in, so that one which writes
-        before it reads on cannot make both wait for ever."""
+        """Sends all bytes; blocks while the process reads nothing. Receives its output meanwhile, because a process
+        that writes before it reads on would otherwise wait for ever."""
         view, moved = memoryview(data), time.monotonic()
         while view:
             if count := self._write(view):
@@ -94,7 +95,7 @@ class Streams:
 
 
 class Started(Generic[C]):
-    """The better half of a session that starts each channel by itself: a transport adds _channel."""
+    """Base of sessions whose channels are independent. A transport adds _channel()."""
 
     def __init__(self, host: Host, address: str | None = None) -> None:
         self.host, self.address = host, address

@@ -142,14 +142,17 @@ class Lab:
         return logs
 
     # -- by fleet ---------------------------------------------------------------------------------------------
-    def by_fleet(self, program: Program, folder: Path) -> Outcome:
-        before = self.prepare(program)
+    def inventory(self, program: Program, folder: Path) -> None:
         hosts = {
             name: {"address": self.lab.address(name), "slots": program.ranks}
             for name in self.lab.names[: program.nodes]
         }
         defaults = {"user": "root", "python": f"{BIN}/python", "workdir": WORK}
         (folder / "fleet.yaml").write_text(json.dumps({"defaults": defaults, "hosts": hosts}))  # JSON is YAML
+
+    def by_fleet(self, program: Program, folder: Path) -> Outcome:
+        before = self.prepare(program)
+        self.inventory(program, folder)
         words = fleet_words(program)
         began = time.monotonic()
         done = self.lab.fleet("-i", "fleet.yaml", *words, cwd=folder, timeout=LIMIT)

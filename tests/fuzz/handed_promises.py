@@ -26,7 +26,7 @@ SHELLS = (
 )
 ASKS = ("\nimport sys\nif sys.path and not sys.path[0]:\n", "\nimport csv, hashlib")  # a node's own Python
 HOSTS = _words("ssh ssh-keygen mv grep rm sleep")
-FACTS = _words("readlink nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true")
+FACTS = _words("readlink nvidia-smi nvcc gcc g++ cc c++ ninja ip git ibstat lspci env hostname true dmesg journalctl")
 PIP = _words("pip pip3 ldconfig uname lsb_release")
 
 
@@ -149,7 +149,9 @@ PROMISES: dict[str, Promise] = {
     "ps": Promise(_one_of("", "--all", "--json"), [], _nothing),
     "logs": Promise(_of_run(*OF_RUN), [], RUNS),  # what is on the hosts comes here first
     "attach": Promise(_of_run("--detach"), SLURM, RUNS, leaves=True),
+    "top": Promise(_one_of("--once", "latest --once", "--once --json"), [], _nothing),
     "stacks": Promise(_of_run("--rank 0", "--all-threads"), [], RUNS),
+    "report": Promise(_of_run("--html page.html", "--json"), [], _these(r"?\.?page\.html.*"), hosts=False),
     "stop": Promise(_of_run("--grace 1", "--dry-run"), SLURM, RUNS, leaves=True),
     "get": Promise(_get, [], _to),
     "play": Promise(_play, [*FACTS, *SLURM], lambda words: [*_launched(words), "/work"], local=False, leaves=True),

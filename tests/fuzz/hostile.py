@@ -31,16 +31,16 @@ from typing import Any
 from unittest import mock
 
 from fleet.model import Host
-from fleet.node.gang import attempts
+from fleet.node.gang import verdict
 from fleet.ops import init
 from fleet.ops.init import ask
-from fleet.ops.run.follow import behind
+from fleet.ops.run.follow import background
 from fleet.ops.run.follow import follow as following
 from fleet.ops.run.launch import loop
 from fleet.protocol.frames import PREAMBLE
 from fleet.protocol.state import is_run_id
 from fleet.transport import program
-from fleet.transport.base import Cancel, Silence
+from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.frames import HEADER, Frame
 from fleet.transport.local import LocalSession, LocalTransport, ProcessChannel
 from fleet.transport.program import Program
@@ -82,7 +82,7 @@ ENDLESS = {"flood", "flood-out", "flood-noise", "flood-beats", "flood-lists", "s
 INSTEAD = {"flood-out", "flood-noise", "silence", "beats"}  # of a message, for ever
 
 
-def brisk(silence: Silence, plain: Callable[[Silence], float] = Silence.seconds) -> float:
+def brisk(silence: Watchdog, plain: Callable[[Watchdog], float] = Watchdog.seconds) -> float:
     """Time without a word passes ten times as fast."""
     return plain(silence) * 10
 
@@ -400,7 +400,7 @@ _OF_A_RUN = (
 )
 RUNS = rf"work/runs|work/runs/(\.gitignore|{RUN}(/({_OF_A_RUN}))?)"
 OWN = (
-    r"home/\.fleet(/(sources|ids|brought|locks|turns|known|deliveries)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
+    r"home/\.fleet(/(sources|ids|brought|locks|turns|known|deliveries|failed)(/.*)?|/[\w.-]+)?|home/\.cache(/.*)?"
     r"|work/\w+/\.fleet-source"
 )
 STAGE = r"\.fleet-get"
@@ -611,13 +611,13 @@ def _commands(ground: Ground, verb: Verb, lie: Lie | None, json_: bool, row: Seq
             done = command_line(["-i", verb.inventory, *ground.words(argv)], honest)
             if done.code != 0 and "--detach" not in argv:  # its leader knows no such transport
                 return {"faults": [f"{argv} does not go: {done.err}"]}
+        waits: list[tuple[Any, str, Any]] = [(Watchdog, "seconds", brisk), (Program, "frames", hurried)]
         patches: list[tuple[Any, str, Any]] = [
-            (Silence, "seconds", brisk),
-            (Program, "frames", hurried),
+            *(waits if lie is not None else ()),  # honest nodes have all of their time: the machine may be busy
             (program, "ENDING_SECONDS", 5.0),
             (following, "RETRY_SECONDS", 0.1),
-            (behind, "RETRY_SECONDS", 0.1),
-            (attempts, "PAUSE_SECONDS", 0.0),
+            (background, "RETRY_SECONDS", 0.1),
+            (verdict, "PAUSE_SECONDS", 0.0),
             (loop, "TICK", 0.02),
             (ask, "SECONDS", 1.0),
             (ask, "trust", lambda inventory, *_: (inventory, {})),  # it is ssh's, whose host keys are not ours

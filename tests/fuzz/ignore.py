@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fleet.delivery import ignore
-from fleet.delivery.ignore import Repository, Sieve
+from fleet.delivery.git import Repository
+from fleet.delivery.ignore import SourceRules
 from fleet.delivery.tree import read
 from fleet.errors import UsageError
 
@@ -214,8 +215,8 @@ def listed(folder: Path, *words: str) -> set[str]:
     return found
 
 
-def sent(root: Path, sieve: Sieve) -> set[str]:
-    return {os.fsdecode(e[0].encode("utf-8", "surrogateescape")) for e in read(root, sieve).entries if e[1] != "d"}
+def sent(root: Path, rules: SourceRules) -> set[str]:
+    return {os.fsdecode(e[0].encode("utf-8", "surrogateescape")) for e in read(root, rules).entries if e[1] != "d"}
 
 
 class Own(Repository):
@@ -228,11 +229,11 @@ class Own(Repository):
 
 @contextmanager
 def own() -> Iterator[None]:
-    ignore.Repository = Own  # type: ignore[misc]
+    ignore.Repository = Own  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        ignore.Repository = Repository  # type: ignore[misc]
+        ignore.Repository = Repository  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -259,38 +260,38 @@ def case(seed: int, work: Path) -> None:
     folders = [path for path in all_below(top) if path.is_dir() and not path.is_symlink()]
     root = draw.choice([top, top, *folders])
     root = top if (root / ".git").exists() else root
-    gits, sieve = listed(root), Sieve(str(root))
-    ignored = sieve.repositories[""].own
-    same("by git's list", sent(root, sieve), gits) if not ignored else None
+    gits, rules = listed(root), SourceRules(str(root))
+    ignored = rules.repositories[""].own
+    same("by git's list", sent(root, rules), gits) if not ignored else None
     with own():
-        sieve = Sieve(str(root))
-        ours = sent(root, sieve)
-        if not ignored and not shared(sieve):
+        rules = SourceRules(str(root))
+        ours = sent(root, rules)
+        if not ignored and not shared(rules):
             same("by patterns.py", ours, gits)
-    if not ignored and not any(git(r.top, "ls-files", "-z") for r in sieve.repositories.values()):
+    if not ignored and not any(git(r.top, "ls-files", "-z") for r in rules.repositories.values()):
         with hidden():
-            same("with git hidden", sent(root, Sieve(str(root))), gits)
+            same("with git hidden", sent(root, SourceRules(str(root))), gits)
     if root == top:
-        reasons(draw, top, sieve)
+        reasons(draw, top, rules)
     composition(draw, root, ignored)
 
 
-def shared(sieve: Sieve) -> bool:
+def shared(rules: SourceRules) -> bool:
     """Whether a repository tracks files in a folder that is another one's: git lists those of both, and what is hidden
     from git has no such files."""
-    both = [(name[:-1], other) for name in sieve.repositories for at, other in sieve.repositories.items() if at != name]
+    both = [(name[:-1], other) for name in rules.repositories for at, other in rules.repositories.items() if at != name]
     return any(name in other.tracked_folders for name, other in both)
 
 
-def reasons(draw: Draw, top: Path, sieve: Sieve) -> None:
+def reasons(draw: Draw, top: Path, rules: SourceRules) -> None:
     """why() of paths that are there, and of others."""
-    nested = [name for name in sieve.repositories if name]
+    nested = [name for name in rules.repositories if name]
     asked = {str(path.relative_to(top)) + "/" * (path.is_dir() and not path.is_symlink()) for path in all_below(top)}
     asked |= {"/".join(draw.choices(NAMES, k=draw.randint(1, 4))) + draw.choice(("", "/")) for _ in range(20)}
     asked = {
         path for path in asked if not any(path.startswith(name) for name in nested) and not through_link(top, path)
     }
-    tracked = sieve.repositories[""].tracked
+    tracked = rules.repositories[""].tracked
     asked = {p for p in asked if p.rstrip("/") not in tracked and not any(p.startswith(f"{one}/") for one in tracked)}
     asked = {p for p in asked if not is_other(top, p) and not any(q != p and q.startswith(f"{p}/") for q in asked)}
     for path in asked:
@@ -300,9 +301,9 @@ def reasons(draw: Draw, top: Path, sieve: Sieve) -> None:
     data = "\0".join(sorted(kinds))
     gits = {kinds[path] for path in git(top, "check-ignore", "-z", "--no-index", "--stdin", data=data, ok=(0, 1))}
     asked = set(kinds.values())
-    folders = sieve.repositories[""].tracked_folders
+    folders = rules.repositories[""].tracked_folders
     gits -= {path for path in gits if path.rstrip("/") in folders}
-    same("why", {p for p in asked if sieve.why(p.rstrip("/"), p.endswith("/")) is not None}, gits)
+    same("why", {p for p in asked if rules.why(p.rstrip("/"), p.endswith("/")) is not None}, gits)
 
 
 def is_other(top: Path, path: str) -> bool:
@@ -325,22 +326,22 @@ def composition(draw: Draw, root: Path, ignored: bool) -> None:
     text = draw.patterns(fleet=True)
     (root / ".fleetignore").write_text(text)
     try:
-        sieve = Sieve(str(root))
-        ours = sent(root, sieve) - {".fleetignore"}
+        rules = SourceRules(str(root))
+        ours = sent(root, rules) - {".fleetignore"}
     except UsageError:  # malformed
         return
-    if shared(sieve):
+    if shared(rules):
         return
-    same("with .fleetignore", ours, plainly(root, sieve) - {".fleetignore"})
+    same("with .fleetignore", ours, plainly(root, rules) - {".fleetignore"})
     patterns = [p for p in text.removeprefix("\ufeff").split("\n") if p and p[0] != "#"]
-    tracked = any(repository.tracked for repository in sieve.repositories.values())
-    plain = len(sieve.repositories) == 1 and not sieve.outer and not ignored and not tracked
+    tracked = any(repository.tracked for repository in rules.repositories.values())
+    plain = len(rules.repositories) == 1 and not rules.outer and not ignored and not tracked
     if plain and not any(pattern[0] == "!" or pattern[-1] in " \t" for pattern in patterns):
         words = [f"--exclude={pattern}" for pattern in patterns]
         same("with --exclude", ours, listed(root, *words) - {".fleetignore"})
 
 
-def plainly(root: Path, sieve: Sieve) -> set[str]:
+def plainly(root: Path, rules: SourceRules) -> set[str]:
     """The rule, a path at a time: the last pattern about each name on the way, .fleetignore's before git's; what git
     ignores with its folder, .fleetignore may bring back by name."""
     found = set()
@@ -352,7 +353,7 @@ def plainly(root: Path, sieve: Sieve) -> set[str]:
             folder = full.is_dir() and not full.is_symlink()
             if name == ".git":
                 continue
-            mine = sieve.fleet.last(str(full), folder)
+            mine = rules.fleet.last(str(full), folder)
             if mine is not None and not mine.negated:
                 continue
             tracked = path in repository.tracked
@@ -360,12 +361,12 @@ def plainly(root: Path, sieve: Sieve) -> set[str]:
             if mine is not None:
                 out = False
             if folder:
-                other = sieve.repositories.get(path + "/") if (full / ".git").exists() and not out else None
+                other = rules.repositories.get(path + "/") if (full / ".git").exists() and not out else None
                 walk(path, other or repository, out)
             elif not out:
                 found.add(path)
 
-    walk("", sieve.repositories[""], False)
+    walk("", rules.repositories[""], False)
     return found
 
 

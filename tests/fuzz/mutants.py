@@ -91,9 +91,9 @@ MUTANTS = [
     Mutant(
         "another source's link and folder",
         "4",
-        CODE_SYNC,
-        "replaced = sum(told.loses(path) for path in told.changed)",
-        "replaced = sum(told.found[path] is not None for path in told.needed)",
+        DELETING,
+        "replaced = sum(comparison.loses(path) for path in comparison.changed)",
+        "replaced = sum(comparison.found[path] is not None for path in comparison.needed)",
     ),
     Mutant(
         "another source's, which was killed",
@@ -152,8 +152,8 @@ MUTANTS = [
         "what was left is not asked about again",
         "table",
         COMPARE,
-        "if path in self.brought or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path))",
-        "if path in self.brought",
+        "if path in self.fetched or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path))",
+        "if path in self.fetched",
         also=(
             COMPARE,
             "                self.owner.journal.row(entry) is not None\n                or digest in {",
@@ -171,14 +171,14 @@ MUTANTS = [
         "a folder with something of its own",
         "table",
         DELETING,
-        "            if told.holding[path]:\n",
+        "            if comparison.holding[path]:\n",
         "            if False:\n",
     ),
     Mutant(
         "a commit is written down first",
         "rule 9",
         CODE_SYNC,
-        'journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)',
+        'journal.begin([[*e, comparison.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)',
         "pass",
     ),
     Mutant(
@@ -211,7 +211,11 @@ MUTANTS = [
         'answers[host].name if flat else f"{host}/{answers[host].name}"',
         "tree.root.name",
         HOSTILE,
-        (GET + "listed.py", "odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]", "odd = False"),
+        (
+            GET + "listed.py",
+            "mismatch = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]",
+            "mismatch = False",
+        ),
     ),
     Mutant(
         "no repository comes along",

@@ -74,7 +74,7 @@ def test_nothing_is_found(
     found = hunt(first, seconds)
     with capsys.disabled():
         print("\n" + capsys.readouterr().out.strip().splitlines()[-1])
-    assert not found
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -19,7 +19,7 @@ def test_nothing_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     found = hunt(FIRST, 600.0, count=COUNT)
     with capsys.disabled():
         print("\n" + capsys.readouterr().out.strip().splitlines()[-1])
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_every_verb_has_a_promise() -> None:

@@ -28,7 +28,7 @@ from fleet.cli.run import follow
 from fleet.cli.run.launch_view import LaunchView
 from fleet.cli.screen import terminal
 from fleet.cli.screen.board import KEYS
-from fleet.cli.screen.output import write_folded
+from fleet.cli.screen.folded import write_folded
 from fleet.cli.screen.progress import ProgressLine
 from fleet.cli.verbs import exec as exec_verb
 from fleet.cli.verbs import kill_port, setup_ssh
@@ -75,8 +75,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, columns: int | None, **env: str) -> It
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         patch.setattr("sys.stdout", out)
         patch.setattr("sys.stderr", out)
-        with click.Context(click.Command("fleet")):
-            yield out
+        yield out
 
 
 def moment(line: ProgressLine, seconds: float) -> None:
@@ -199,11 +198,11 @@ def sync_and_wheels() -> None:
         ),
         data.show_wheels,
     )
-    line = data.DataLine("receiving")
+    line = data.DataLine()
     line.feed(Round("", tuple(GPUS[:4])))
     for name, state, done in zip(GPUS, ("receiving", "receiving", "away", "receiving"), (50, 48, 9, 31), strict=False):
         line.feed(Progress(name, state, done << 30, 128 << 30))
-    line.words(1.0)
+    line.details(1.0)
     moment(line, 30.0)
 
 
@@ -343,6 +342,7 @@ def launch_while_it_runs() -> None:
     def happens(*events: Any, at: float) -> None:
         for event in events:
             view._show(event)
+        view._unfold(everything=True)
         if terminal.live(sys.stderr):
             for text in view._board.lines(at, terminal.width(sys.stderr) or 0, 18, KEYS):
                 click.echo(f"~ live, after {at:g} s\n{text}")

@@ -59,3 +59,20 @@ def test_the_corpus_is_large_enough() -> None:
 def test_an_exception_that_ends_a_python_ends_it_with_1(status: int | None, decides: bool) -> None:
     text = shaped("t", "OSError: [Errno 98] Address already in use") + "gave up\n"
     assert (ended_by(text, status).remedy is not None) == decides
+
+
+def test_a_process_that_aborts_at_its_exit_ended_with_what_it_wrote_before() -> None:
+    """Gloo's threads do so now and then, where a process group was not destroyed."""
+    words, aborts = "config error: --lr must be below 1, got 3.0", "terminate called without an active exception\n"
+    assert ended_by(f"{MISLEADING}{words}\n{aborts}", 134).why == words
+    for nothing in (MISLEADING, ""):
+        assert ended_by(f"{nothing}{aborts}", 134).why == "SIGABRT: native code gave up"
+    assert ended_by(f"{words}\n{aborts}{aborts}", 134).why == words, "two processes of one log"
+
+
+@pytest.mark.parametrize("words", ["Using device cuda:0", "all done, bye", "model has 12 layers", "test error: 0.12"])
+def test_what_a_process_that_aborts_wrote_before_is_a_cause_only_where_it_complains(words: str) -> None:
+    """One that ended well aborts at its exit, too."""
+    assert ended_by(f"{words}\nterminate called without an active exception\n", 134).why == (
+        "SIGABRT: native code gave up"
+    )

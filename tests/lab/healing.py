@@ -155,14 +155,14 @@ class BreakableLab(VirtualLab):
     def _end_processes(self, name: str) -> None:
         was = self.memory.baselines[name]
 
-        def left() -> list[int]:
-            return [
-                pid
+        def left() -> dict[int, int]:
+            return {
+                pid: start_time(pid) or 0
                 for pid in processes.inside(was.pid)
                 if pid not in (was.pid, was.sshd) and state_of(pid) not in ("Z", "X", "")
-            ]
+            }
 
-        processes.end_all(left, within=60)
+        processes.kill_all(left, within=60)
 
     def _sweep(self, name: str) -> None:
         was = self.memory.baselines[name]

@@ -37,7 +37,7 @@ echo "ends at $n"
 SLOW = [
     sys.executable,
     "-c",
-    "import fleet.node.gang.attempts as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0\n"
+    "import fleet.node.gang.verdict as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0\n"
     "from fleet.cli.main import main; main()",
 ]
 

@@ -105,12 +105,12 @@ def wedged(ready_lab: VirtualLab) -> Iterator[str]:
 
 def test_a_driver_that_hangs_costs_nobody_else_anything(ready_lab: VirtualLab, wedged: str) -> None:
     said = document(ready_lab, "-i", "lab", "--timeout", "4", code=123)
-    assert said["hosts"][wedged]["facts"]["timed_out"] == ["gpus", "gpu processes"]
+    assert said["hosts"][wedged]["facts"]["timed_out"] == ["gpus", "gpu processes", "gpu health", "nvlinks"]
     assert found(said)["hangs-gpus"] == [wedged]
     assert all(not host["facts"]["timed_out"] for name, host in said["hosts"].items() if name != wedged)
     assert said["hosts"][wedged]["facts"]["python"]["version"]
     pids = ready_lab.sh(wedged, "cat /run/smi.pids").split()
-    assert len(pids) == 2
+    assert len(pids) == 4
     left = "for p in $(cat /run/smi.pids); do [ -e /proc/$p ] && echo $p; done"
     until(lambda: ready_lab.sh(wedged, left, check=False) == "")  # what hung is killed with the probe
 

@@ -33,6 +33,23 @@ if "hold" in sys.argv:
     print("held", flush=True)
     time.sleep(600)
 
+if "saves" in sys.argv:
+    began, seconds = [], float(sys.argv[-1])
+
+    def note(number, _):
+        began.append(time.monotonic())
+        print("got", number, flush=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    print("held", flush=True)
+    while not began or time.monotonic() < began[0] + seconds:
+        time.sleep(0.1)
+        if began:
+            print("lasted %.1f" % (time.monotonic() - began[0]), flush=True)
+    print("saved", flush=True)
+    sys.exit()
+
 rank, x = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
 attempt = os.environ.get("FLEET_ATTEMPT")
 if "lines" in sys.argv:
@@ -295,6 +312,27 @@ def test_a_signal_of_the_platform_reaches_the_ranks_of_all(lab: VirtualLab, pool
     found = [out.result(200) for out in outs]
     assert [code for code, _ in found] == [1, 143] and [text.count("saved") for _, text in found] == [2, 2], found
     assert all(f"fleet: {lab.names[1]} was ended by signal 15 of its platform" in text for _, text in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "seconds", "got"), [("INT", 6, ["2", "15"]), ("TERM", 6, ["15"]), ("TERM", 60, ["15"])]
+)
+def test_each_rank_of_each_container_has_the_whole_grace(
+    lab: VirtualLab, pool: ThreadPoolExecutor, name: str, seconds: int, got: list[str]
+) -> None:
+    """Each signal comes once: at a Ctrl-C in one container SIGINT, and SIGTERM at half of the grace."""
+    job = Job(lab, pool, f"--grace 9 t.py saves {seconds}", NNODES="2", RDZV_ID=f"{name}{seconds}")
+    outs = job.begun(2, "held")
+    job.signal(1, name)
+    found = [out.result(100) for out in outs]
+    assert [code for code, _ in found] == [1, 128 + int(got[0])], found
+    for number, rank in ((0, 0), (0, 1), (1, 2), (1, 3)):
+        own = re.findall(rf"\[\S+:{rank}\] (.*)", found[number][1])
+        assert [line[4:] for line in own if line.startswith("got")] == got, own
+        lasted = max(float(line[7:]) for line in own if line.startswith("lasted"))
+        assert ("saved" in own, lasted > 8.5) == (seconds == 6, seconds == 60), own
+    assert job.summary()["killed"] == ([] if seconds == 6 else [0, 1, 2, 3])
 
 
 @pytest.mark.real
@@ -566,7 +604,7 @@ def test_ipv6(lab: VirtualLab, pool: ThreadPoolExecutor) -> None:
         assert [code for code, _ in found] == [0, 0] and [text.count("] sum 4 []") for _, text in found] == [2, 2], (
             found
         )
-        assert "meeting at fd00:f1ee:7::1:29500" in found[1][1], found
+        assert "meeting at [fd00:f1ee:7::1]:29500" in found[1][1], found
     finally:
         for number, host in enumerate(lab.names[:2]):
             lab.sh(host, f"ip -6 addr del fd00:f1ee:7::{number + 1}/64 dev eth0", check=False)

@@ -33,6 +33,7 @@ MARKED = {
     "fleet init": "asks on a terminal: test_init",
     "fleet ssh gpu01": "a terminal's: test_shell",
     "fleet ps --watch": "a terminal's: tests/node/test_live_screen.py",
+    "fleet top latest": "a live run's: tests/node/test_live_screen.py",
     "fleet exec -w @failed": "of the verb before: tests/unit/test_hosts_elsewhere.py",
     "sinfo": "Slurm's: tests/unit/test_hosts_elsewhere.py gives such names on stdin",
     "fleet forward": "ends with Ctrl-C: test_shell",

@@ -207,7 +207,9 @@ def test_unknown_without_a_terminal_changes_nothing(head: Head) -> None:
         assert logged(head.lab, name, "Accepted") == 0
     kept = sorted(path.name for path in (head.home / ".fleet").iterdir())
     assert not head.ssh.exists()
-    assert kept == ["failed", "password-files"], "what -w @failed means, and which file no sync is to send"
+    assert kept == ["failed", "password-files", "password-files.lock"], (
+        "what -w @failed means, and which file no sync is to send"
+    )
 
 
 def test_on_a_terminal_keys_are_confirmed_and_the_password_is_typed(head: Head) -> None:

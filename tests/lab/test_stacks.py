@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.lab.test_documents import unlike
 from tests.lab.test_launch import events, left_on, until
 from tests.lab.virtual_lab import VirtualLab
 from tests.pages import BLOCKS
+from tests.recorded import dump_of
 
 DEADLOCK = """
 import os, time, torch, torch.distributed as dist
@@ -136,3 +139,101 @@ def test_who_is_missing_where_others_timed_out_is_shown_where_it_stands(ready: V
     after = done.stderr.partition("next:\n")[2].splitlines()
     assert after[0].startswith("  cat runs/") and after[1].endswith("--rank 3 --tail 100"), after
     assert not left_on(ready, tmp_path)
+
+
+SKIPS = """
+import os, time, torch, torch.distributed as dist
+def load_shard():
+    {how}
+dist.init_process_group("gloo")
+for step in range(9):
+    if step == 2 and os.environ["RANK"] == "3":
+        load_shard()
+    dist.all_reduce(torch.ones(4))
+    print("step", step, flush=True)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", ["time.sleep(600)", "while True: pass"])
+def test_under_gloo_a_rank_that_skips_a_collective_is_named_with_its_line(
+    ready: VirtualLab, tmp_path: Path, how: str
+) -> None:
+    for host in ready.names:
+        ready.inside(host, "sh", "-c", "cat > ~/hangs/skips.py", stdin=SKIPS.replace("{how}", how).encode())
+    words = ("--detach", "--nproc-per-node", "1", "--python", sys.executable, "--workdir", "~/hangs", "skips.py")
+    ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, check=True, timeout=300)
+    until(lambda: [p for p in tmp_path.glob("runs/*-*/*/rank3.out") if "step 1" in p.read_text()])
+    said: dict[str, Any] = {}
+
+    def all_wait() -> bool:
+        nonlocal said
+        said = json.loads(ready.fleet("-i", "lab", "stacks", "latest", "--json", cwd=tmp_path, check=True).stdout)
+        return str(said["summary"]).startswith("ranks 0-2 in all_reduce (skips.py:9); rank 3 on ")
+
+    until(all_wait)
+    assert [place["odd"] for place in said["places"]][-1] and said["places"][-1]["ranks"] == [3], said["places"]
+    assert said["summary"].endswith("(skips.py:4)") and said["hang"] is None, said["summary"]
+    ready.fleet("-i", "lab", "stop", said["run"], "--grace", "1", cwd=tmp_path, check=True)
+
+
+RECORDS = '''#!/usr/bin/python3
+"""Stands in for a rank under NCCL whose torch records its collectives: it writes a dump at a time-out, or if its pipe
+is written to."""
+import json, os, pickle, sys, time
+rank = int(os.environ["RANK"])
+file = os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
+fifo = "%s%d.pipe" % (os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], rank)
+os.mkfifo(fifo)
+pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+with open("dumps.json") as f:
+    dump = json.load(f)[rank]
+for entry in dump["entries"]:
+    entry["process_group"] = tuple(entry["process_group"])
+def write():
+    with open("%s%d" % (file, rank), "wb") as f:
+        pickle.dump(dump, f, protocol=2)
+print("up", flush=True)
+begun, seconds = time.time(), float(sys.argv[1])
+def step():
+    while time.time() - begun < seconds or rank == 3:
+        if os.read(pipe, 9):
+            write()
+        time.sleep(0.05)
+step()
+write()
+took = "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600013 milliseconds before timing out."
+sys.stderr.write("[rank%d]:[E1122 06:00:00.000 ProcessGroupNCCL.cpp:632] Watchdog caught collective operation "
+                 "timeout: %s\\n" % (rank, took))
+os.abort()
+'''
+WAIT = "ranks 0-2 wait in all_reduce 2 of default_pg (ranks 0-3), pending for "
+MISSES = " s; rank 3 has not come: it is in step (records:"
+
+
+def test_flight_recorders_name_the_collective_and_who_did_not_come(ready: VirtualLab, tmp_path: Path) -> None:
+    """In `fleet stacks`, at a stall and at a time-out; every rank's Python stands at the same line, as under NCCL."""
+    calls = [("0", "all_reduce", (8,), True), ("0", "all_reduce", (8,), False)]
+    dumps = [dump_of(calls[: 1 + (rank != 3)], {"0": range(4)}, written=time.time()) for rank in range(4)]
+    for host in ready.names:
+        ready.inside(host, "sh", "-c", "cd ~/hangs && cat > records && chmod +x records", stdin=RECORDS.encode())
+        ready.inside(host, "sh", "-c", "cat > ~/hangs/dumps.json", stdin=json.dumps(dumps).encode())
+    launch = ("-i", "lab", "launch", "--flight-recorder", "--engine", "command", "--grace", "1", "--workdir", "~/hangs")
+    ready.fleet(*launch, "--detach", "./records", "600", cwd=tmp_path, check=True)
+    shown = ready.fleet("-i", "lab", "stacks", "latest", cwd=tmp_path, check=True).stdout
+    assert shown.splitlines()[1].startswith(WAIT) and MISSES in shown, shown
+    (run,) = json.loads(ready.fleet("-i", "lab", "ps", "--json", cwd=tmp_path, check=True).stdout)["runs"]
+    ready.fleet("-i", "lab", "stop", run["run"], "--grace", "1", cwd=tmp_path, check=True)
+
+    for name, words, code in (("stall", ("--stall-timeout", "6"), 124), ("time-out", (), 134)):
+        (tmp_path / name).mkdir()
+        seconds = "600" if name == "stall" else "4"
+        done = ready.fleet(*launch, *words, "./records", seconds, cwd=tmp_path / name, timeout=300)
+        assert done.returncode == code, done.stderr
+        (stacks,) = events(tmp_path / name, "stacks")
+        assert (stacks["hang"]["missing"], stacks["hang"]["unknown"]) == ([3], []), stacks
+        assert WAIT in done.stderr and MISSES in done.stderr and "hint: what did rank 3 do meanwhile?" in done.stderr, (
+            done.stderr
+        )
+        assert MISSES in Path(stacks["file"]).read_text()
+        assert not left_on(ready, tmp_path / name)

@@ -152,6 +152,24 @@ def test_large_wheels_are_broadcast_and_where_that_cannot_be_each_host_gets_a_co
     uninstall(two, inventory, "largepkg")
 
 
+@pytest.mark.slow
+def test_where_only_ssh_takes_large_packets_wheels_travel_by_that(
+    two: VirtualLab, inventory: Path, tmp_path: Path
+) -> None:
+    """As where the MTU of the data network is wrong: a link is made, and nothing arrives on it."""
+    large_wheel(tmp_path / "w")
+    victim = two.names[1]
+    rules = "tcp dport 22 accept; tcp sport 22 accept; meta length > 1400 drop;"
+    two.sh(victim, f"nft 'table inet narrow {{ chain in {{ type filter hook input priority 0; {rules} }}; }}'")
+    try:
+        done = two.fleet("-i", str(inventory), "sync", "--wheels", str(tmp_path / "w"))
+    finally:
+        two.sh(victim, "nft delete table inet narrow")
+    assert done.returncode == 0, done.stderr
+    assert "installed largepkg 1.0" in done.stdout
+    uninstall(two, inventory, "largepkg")
+
+
 def large_wheel(folder: Path, name: str = "largepkg", mib: int = 34) -> Path:
     """A folder with one wheel that is worth a broadcast, of random text."""
     parts = {f"{name}/{i}.txt": base64.b64encode(os.urandom(1 << 20)).decode() for i in range(mib)}

@@ -3,11 +3,11 @@
 import time
 from typing import Any, Callable  # noqa: UP035 (runs on nodes' Python)
 
-from fleet.node.delivery import store
+from fleet.node.delivery import head, store
 from fleet.node.delivery.chain import link, member, send
 
 # what is changed here is none of their types' business
-LINK, MEMBER, SEND, STORE = (link, member, send, store)  # type: Any, Any, Any, Any
+LINK, MEMBER, SEND, STORE, HEAD = (link, member, send, store, head)  # type: Any, Any, Any, Any, Any
 
 
 def garbage() -> None:
@@ -64,7 +64,7 @@ def says(event: str, **lie: Any) -> None:
     def lied(message: Any) -> None:
         honest(dict(message, **lie) if message["event"] == event else message)
 
-    MEMBER.say = MEMBER.send_json = lied
+    MEMBER.say = MEMBER.send_json = HEAD.send_json = lied
 
 
 def complains() -> None:

@@ -21,7 +21,7 @@ from fleet.ops import broadcast
 from fleet.requests.sync import SyncData
 from fleet.runtime import Runtime
 from fleet.transport import program
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Session
 from fleet.transport.local import LocalTransport
 from tests.changed import changed
 from tests.free_port import free_port
@@ -42,7 +42,14 @@ class Fleet:
         self.inventory = Inventory(tuple(Host(n, "127.0.0.1", workdir=str(folder / n)) for n in self.names))
         self.events: list[Event] = []
 
-    def send(self, source: Path, cancel: Cancel | None = None, to: str = "data/", **options: Any) -> Report:
+    def send(
+        self,
+        source: Path,
+        cancel: Cancel | None = None,
+        to: str = "data/",
+        transport: LocalTransport | None = None,
+        **options: Any,
+    ) -> Report:
         dests = {host.name: f"{host.workdir}/{to}" for host in self.inventory.hosts}
         plan = broadcast.plan(self.inventory, SyncData(data=[f"{source}:X"], **options))
         items = tuple(
@@ -50,7 +57,9 @@ class Fleet:
             for item in plan.items
         )
         plan = replace(plan, items=items)
-        return broadcast.run(plan, Runtime(LocalTransport(), emit=self.events.append, cancel=cancel or Cancel()))
+        return broadcast.run(
+            plan, Runtime(transport or LocalTransport(), emit=self.events.append, cancel=cancel or Cancel())
+        )
 
     def ok(self, source: Path, **options: Any) -> Report:
         report = self.send(source, **options)
@@ -479,3 +488,38 @@ def test_a_file_of_data_that_grows_is_sent_as_far_as_it_was(fleet: Fleet, tmp_pa
     assert [e.message for e in fleet.events if isinstance(e, Notice)] == [
         "sent as far as it was when it was found, as it grows: log"
     ]
+
+
+class Ending(LocalTransport):
+    """Another package's transport: it ends the thread that connects host n2, or fails as it hangs up."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def connect(self, host: Host, cancel: Cancel) -> Session:
+        session = super().connect(host, cancel)
+        if host.name == "n2" and self.at == "connect":
+            raise SystemExit("no such thing")
+        if host.name == "n2":
+            close = session.close
+
+            def hang_up() -> None:
+                close()
+                raise ValueError("no such thing")
+
+            session.close = hang_up  # type: ignore[method-assign]
+        return session
+
+
+@pytest.mark.parametrize("at", ["connect", "close"])
+def test_a_fault_of_a_transport_ends_the_part_of_its_host_and_shows(fleet: Fleet, big: Path, at: str) -> None:
+    cancel = Cancel()
+    late = threading.Timer(60, cancel.set)
+    late.start()
+    report = fleet.send(big, cancel, transport=Ending(at))
+    late.cancel()
+    assert not cancel.is_set()
+    error = report.results[1].error
+    assert error is not None and error.kind == "internal" and "no such thing" in error.message
+    assert [result.ok for result in report.results] == [True, False, True]

@@ -24,6 +24,7 @@ import pytest
 
 from fleet.node.delivery.chain import link
 from fleet.node.delivery.chain.link import Link, tls_context
+from fleet.node.delivery.journal import by_column
 from fleet.node.delivery.store import Store
 from fleet.transport.certificate import make_certificate
 from tests.node.nodes import Running
@@ -58,7 +59,7 @@ class Node:
         self.running = Running("delivery.chain.member", spec, home)
         self.frames = self.running.frames()
         self.wait("hello")
-        packed = zlib.compress(json.dumps(entries or [[0, "f", "f", 0o640, len(data), 10**18 + 7, ""]]).encode())
+        packed = zlib.compress(by_column(entries or [[0, "f", "f", 0o640, len(data), 10**18 + 7, ""]]))
         self.running.raw(
             json.dumps({"op": "manifest", "size": len(packed), "sha256": hashlib.sha256(packed).hexdigest()}).encode()
             + b"\n"

@@ -198,7 +198,7 @@ def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
         return digests(self, paths)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parcels, "begin", lambda *_: None)
+        patch.setattr("fleet.delivery.mirror.background", lambda *_: None)
         patch.setattr(Parcels, "digests", then)
         for _ in range(2):  # what is staged of it is not taken for what was verified
             report = mirror(source, dest, transport=Tap(received=at(NEED, write, times=99)))

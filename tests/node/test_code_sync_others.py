@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import threading
 import time
 from pathlib import Path
@@ -114,6 +115,27 @@ def test_what_a_delivery_that_was_killed_put_there_is_its_sources(
     (b / "b.py").unlink()
     again = mirror(b, dest)
     assert again.ok and not again.data["asked"] and there(dest) == ["both.py"], "it is B's alone by now"
+
+
+def test_consent_is_to_all_sources_whose_files_would_be_lost(tmp_path: Path, dest: Path) -> None:
+    a, b, c = (project(tmp_path, name, {f"{name}.py": name, "z.py": name}) for name in "ABC")
+    for other in (a, b):
+        assert not mirror(other, dest, force=True, max_delete="all", killed=KILLED_AFTER_ONE_FILE).ok
+    (refused,) = mirror(c, dest).results
+    assert refused.error and f":{a} and " in refused.error.message and f":{b}: " in refused.error.message
+    assert mirror(c, dest, says=True).ok and there(dest) == ["C.py", "z.py"]
+
+
+@pytest.mark.parametrize("force", [["*.py"], ["a b", "c"]])
+def test_a_line_that_is_proposed_has_force_once(tmp_path: Path, dest: Path, force: list[str]) -> None:
+    a, b = project(tmp_path, "A", {"a.py": "1"}), project(tmp_path, "B", {"b.py": "1"})
+    assert mirror(a, dest).ok
+    (result,) = mirror(b, dest, force=force).results
+    assert result.error and f"fleet sync {b} --to {dest} --force --max-delete=1" in str(result.error.hint)
+    (a / "a.py").unlink()
+    (result,) = mirror(a, dest, force=force).results
+    patterns = shlex.join(f"--force={pattern}" for pattern in force)
+    assert result.error and f"--to {dest} {patterns} --max-delete=1;" in str(result.error.hint)
 
 
 def test_a_delivery_that_was_killed_goes_on_and_its_sources_is_not_asked_about(tmp_path: Path, dest: Path) -> None:

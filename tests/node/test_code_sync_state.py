@@ -14,7 +14,7 @@ import pytest
 
 from fleet.node.delivery.journal import by_column, read_state, unpack
 from fleet.node.delivery.stage import Stage
-from fleet.node.run.start.engine import Beginning
+from fleet.node.run.start.engine import CodeLock
 from tests.node.test_sync_state import NEW, OLD, code, content, fill, mirror, state_of
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -35,7 +35,7 @@ def dest(home: Path) -> Path:
 
 def test_a_run_whose_folder_was_removed_while_it_begins_goes_on(tmp_path: Path) -> None:
     spec = {"ranks": [0], "code": {"settle": 1.0}}
-    beginning = Beginning({**spec, "code": None}, str(tmp_path / "gone"))
+    beginning = CodeLock({**spec, "code": None}, str(tmp_path / "gone"))
     beginning.spec, beginning.lock = spec, os.open(os.devnull, os.O_RDONLY)
     now = time.monotonic()
     beginning.latest = now + 60.0
@@ -92,7 +92,7 @@ def test_a_state_with_odd_entries_is_none(tmp_path: Path, packed: Any) -> None:
 
 def read(meta: Path, entries: Any, also: Any) -> Any:
     packed = zlib.compress(json.dumps(entries).encode())
-    line = {"digest": "d", "also": also, "source": None, "packed": len(packed), "left": ""}
+    line = {"digest": "d", "also": also, "source": None, "packed": len(packed), "left": "", "changed": []}
     (meta / "state").write_bytes(json.dumps(line).encode() + b"\n" + packed)
     return read_state(os.fsencode(meta))
 

@@ -11,7 +11,9 @@ import pytest
 
 from fleet.delivery.tree import reading
 from fleet.errors import HostFailed
+from fleet.transport import program
 from fleet.transport.local import LocalTransport
+from tests.changed import changed
 from tests.node.test_chain import Fleet
 from tests.node.test_code_sync import mirror, node_with, ok
 
@@ -131,3 +133,28 @@ def test_hard_links_are_told(source: Path, dest: Path) -> None:
 def test_a_file_that_vanishes_while_the_source_is_read(source: Path) -> None:
     with pytest.raises(HostFailed, match="a vanished while the source was read"), reading(source, "", ""):
         os.stat(source / "a")
+
+
+def test_what_came_of_zeros_is_not_to_be_written_again(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are holes here, though the source has none: they take no blocks."""
+    disk("size=8m")
+    fleet, source = Fleet(tmp_path, 1), tmp_path / "set"
+    (tmp_path / "n1").symlink_to(tmp_path / "node")
+    source.mkdir()
+    (source / "zeros").write_bytes(bytes(12 * MB))
+    dies = """
+import os
+from fleet.node.delivery import add, store
+add.check_space = lambda needs, hint: None
+store.file_digest = lambda *args: os._exit(9)
+"""
+    text, honest = changed("delivery.chain.member", dies), program.shipped
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "shipped", lambda name: text if name == "delivery.chain.member" else honest(name))
+        assert not fleet.send(source).ok
+    [staged] = (tmp_path / "node").rglob("zeros")
+    assert "stage" in staged.parts and staged.stat().st_size == 12 * MB
+    fleet.ok(source)
+    assert fleet.path("n1", "set", "zeros").read_bytes() == bytes(12 * MB)

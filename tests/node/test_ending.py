@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.base.run_folder import detach_run
+from fleet.node.run.heed import heed
 from fleet.node.run.start.ending import RECORD_GRACE, Ending
-from fleet.node.run.start.engine import Beginning
+from fleet.node.run.start.engine import CodeLock
 from fleet.node.run.start.kernel_log import KernelLog
 from fleet.node.run.start.supervisor import Signals, Supervisor
 from tests.clock import HandClock
@@ -68,7 +68,7 @@ def test_what_outlives_sigkill_is_waited_for_so_long(run: str) -> None:
             return {1 << 22: 1}
 
     clock = HandClock()
-    ending = Hanging(run, 5.0, hard=10.0, clock=clock)
+    ending = Hanging(run, 5.0, clock=clock)
     began = clock.now
     assert ending.finish() == [1 << 22] and 15.0 <= clock.now - began < 15.2
 
@@ -103,7 +103,7 @@ def supervisor(folder: Path, clock: HandClock, **changes: object) -> Supervisor:
     """One of an engine that is not there: what it looks at."""
     spec = supervise_spec("r", [], **changes)
     (folder / "spec.json").write_text(json.dumps(spec))
-    return Supervisor(spec, str(folder), 0, Unsignalled(), Beginning(spec, str(folder)), KernelLog(0.0), clock)  # type: ignore[arg-type]
+    return Supervisor(spec, str(folder), 0, Unsignalled(), CodeLock(spec, str(folder)), KernelLog(0.0), clock)  # type: ignore[arg-type]
 
 
 def looked(kept: Supervisor, clock: HandClock, seconds: float) -> str | None:
@@ -137,7 +137,8 @@ def test_a_run_that_was_left_outlives_its_lease(folder: Path) -> None:
     clock = HandClock()
     kept = supervisor(folder, clock, lease=6.0)
     assert looked(kept, clock, 3.0) is None
-    detach_run(str(folder))
+    (folder / "spec.json").write_text(json.dumps({"lease": 6.0}))
+    assert heed("r", str(folder), {"op": "detach"})
     assert looked(kept, clock, 300.0) is None
 
 

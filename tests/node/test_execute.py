@@ -26,10 +26,10 @@ from fleet.events import Output
 from fleet.model import Host, Inventory, Report
 from fleet.ops import execute
 from fleet.ops.execute import _cut_short
-from fleet.requests.exec import Exec
+from fleet.requests.hosts import Exec
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Completed
-from fleet.transport.command import LEFT, NODE_SILENCE_SECONDS, READONLY, Command, Words, _Stream, command_line
+from fleet.transport.command import LEFT, NODE_SILENCE_SECONDS, READONLY, Command, CommandSpec, _Stream, command_line
 from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
 from fleet.transport.shell import run_line
@@ -37,7 +37,7 @@ from fleet.transport.shell import run_line
 HOST = Host("n1", "127.0.0.1")
 NAP = os.getpid()  # the fraction of a second that tells our sleeps from those of another run of these tests
 ODD = ["it's", '72" tall', "$(id)", "a\nb", "*", "%n", "", "x" * 100_000, "-n", "\\", "`id`", "é", "!!"]
-TRUE = Words(["true"], None, {})
+TRUE = CommandSpec(["true"], None, {})
 SHOW = ["/usr/bin/python3", "-c", "import json,sys; print(json.dumps(sys.argv[1:]))"]
 
 
@@ -100,7 +100,7 @@ def test_cut_short_its_status_is_told_however_slowly_the_node_says_it() -> None:
     trap = "trap 'echo bye >&2; exit 7' TERM; echo up; while :; do sleep 0.1; done"
     for line, status, said in (("echo up; exec sleep 1000", 143, b""), (trap, 7, b"bye\n")):
         stderr = b""
-        with Command(slow, Words(["sh", "-c", line], None, {}), new_mark(), 60) as command:  # type: ignore[arg-type]
+        with Command(slow, CommandSpec(["sh", "-c", line], None, {}), new_mark(), 60) as command:  # type: ignore[arg-type]
             for number, data in command.output(silence=300, timeout=None, patience=300):
                 if number:
                     stderr += data
@@ -190,7 +190,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     """By a user who may not end it: nobody, whose command became root."""
     sudo = Path(shutil.copy(Path("/usr/bin/python3").resolve(), open_folder / "sudo"))
     sudo.chmod(0o4755)
-    words = Words([str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], None, {})
+    spec = CommandSpec([str(sudo), "-I", "-S", "-c", ROOT_FOR_GOOD], None, {})
     node = subprocess.Popen(
         ["/bin/sh", "-c", command_line()],
         stdin=subprocess.PIPE,
@@ -204,7 +204,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
     )
     try:
         assert node.stdin and node.stdout
-        node.stdin.write(words.script("KEY", new_mark(), 0.2))
+        node.stdin.write(spec.script("KEY", new_mark(), 0.2))
         node.stdin.flush()
         deadline = time.monotonic() + 300
         while "\nUid:\t0\t0\t0\t" not in "".join(status(sudo)):
@@ -218,7 +218,7 @@ def test_what_could_not_be_ended_is_named(open_folder: Path) -> None:
             assert line
         found = LEFT.search(said)
         assert found and found[2].startswith(f"{sudo} -I -S -c".encode())
-        error = _cut_short([(int(found[1]), found[2].decode())], Exec(["true"], timeout=1.0), "n1", asked=False)
+        error = _cut_short([(int(found[1]), found[2].decode())], Exec(["true"], timeout=1.0), "n1", interrupted=False)
         assert isinstance(error, DeadlineError) and "there is left: pid" in error.message and "sudo" in error.message
         assert error.hint and "ended there" not in error.message
         assert len(status(sudo)) == 1
@@ -253,7 +253,7 @@ def test_chatty_login_shell_is_skipped() -> None:
         def start(self, command: str) -> object:
             return session.start("echo welcome to gpu01; echo; echo oh >&2; " + command)
 
-    with Command(Chatty(), Words(["echo", "hi"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
+    with Command(Chatty(), CommandSpec(["echo", "hi"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
         assert list(command.output(silence=120, timeout=None, patience=0)) == [(0, b"hi\n")]
     assert command.status == 0 and command.left is None
 
@@ -322,8 +322,8 @@ def test_every_login_shell_reads_the_same(shell: str) -> None:
     # what csh would take for history, and fish for an escape; and lines are not for either
     assert not re.search(r"![^ =(]|\\['\\]|\n", line)
     session = Wrapped(lambda line: f"exec {shell} -c {shlex.quote(line)}")
-    words = Words([*SHOW, *ODD, ALL_BYTES], None, {"A": "x; 'q'\n$(id)", "UID": "7"})
-    with Command(session, words, new_mark(), 0) as command:  # type: ignore[arg-type]
+    spec = CommandSpec([*SHOW, *ODD, ALL_BYTES], None, {"A": "x; 'q'\n$(id)", "UID": "7"})
+    with Command(session, spec, new_mark(), 0) as command:  # type: ignore[arg-type]
         said = b"".join(data for _, data in command.output(silence=120, timeout=None, patience=0))
     assert json.loads(said) == [*ODD, ALL_BYTES] and command.status == 0
 
@@ -333,25 +333,24 @@ def test_nothing_is_started_but_sh_and_the_command(tmp_path: Path) -> None:
     for tool in ("sh", "sleep", "grep", "awk", "cat", "tr", "cut", "printf"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool, path="/usr/bin:/bin")))
     session = Wrapped(lambda line: f"PATH={tmp_path}; {line}")
-    with Command(session, Words(["sh", "-c", "echo $0; exit 3"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
+    with Command(session, CommandSpec(["sh", "-c", "echo $0; exit 3"], None, {}), new_mark(), 0) as command:  # type: ignore[arg-type]
         assert list(command.output(silence=120, timeout=None, patience=0)) == [(0, b"sh\n")]
     assert command.status == 3
-    with Command(
-        session, Words(["sh", "-c", f"sleep 4611.{NAP} & sleep 4611.{NAP}"], None, {}), new_mark(), 0.5
-    ) as command:  # type: ignore[arg-type]
+    spec = CommandSpec(["sh", "-c", f"sleep 4611.{NAP} & sleep 4611.{NAP}"], None, {})
+    with Command(session, spec, new_mark(), 0.5) as command:  # type: ignore[arg-type]
         list(command.output(silence=120, timeout=0.5, patience=120))
     assert command.left == [] and not alive(f"sleep 4611.{NAP}")
     assert command.status in (None, 143)  # whether it tells how it ended before the connection is closed
 
 
 @contextlib.contextmanager
-def on_its_own(words: Words, silence: int) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def on_its_own(spec: CommandSpec, silence: int) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """A command as a node runs it, and its head's two ends. silence: seconds after which it gives that up."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     node = subprocess.Popen(["/bin/sh", "-c", command_line()], **pipes, start_new_session=True)  # type: ignore[call-overload]
     assert node.stdin and node.stdout
     usual = f"fleet_silence={NODE_SILENCE_SECONDS}".encode()
-    assert usual in (script := words.script("KEY", new_mark(), 0.2))
+    assert usual in (script := spec.script("KEY", new_mark(), 0.2))
     node.stdin.write(script.replace(usual, b"fleet_silence=%d" % silence))
     node.stdin.flush()
     try:
@@ -363,8 +362,8 @@ def on_its_own(words: Words, silence: int) -> Iterator[tuple[IO[bytes], IO[bytes
 
 def test_a_silent_head_ends_it() -> None:
     """Behind a cut link nothing but its silence tells that it is gone."""
-    words = Words(["sh", "-c", f"setsid sleep 4621.{NAP} & echo up; exec sleep 4621.{NAP}"], None, {})
-    with on_its_own(words, 2) as (_, stdout):
+    spec = CommandSpec(["sh", "-c", f"setsid sleep 4621.{NAP} & echo up; exec sleep 4621.{NAP}"], None, {})
+    with on_its_own(spec, 2) as (_, stdout):
         while b"up" not in (line := stdout.readline()):
             assert line
         wait_gone(f"sleep 4621.{NAP}")
@@ -372,7 +371,7 @@ def test_a_silent_head_ends_it() -> None:
 
 def test_a_head_that_talks_keeps_it() -> None:
     """For three times as long as its silence is borne."""
-    with on_its_own(Words(["sleep", f"4622.{NAP}"], None, {}), 2) as (stdin, stdout):
+    with on_its_own(CommandSpec(["sleep", f"4622.{NAP}"], None, {}), 2) as (stdin, stdout):
         for _ in range(30):
             stdin.write(b"ping\n")
             stdin.flush()
@@ -423,22 +422,22 @@ def test_every_variable_arrives_as_it_was_given(sh: str, tmp_path: Path) -> None
 
     env = dict.fromkeys(READONLY | {"IFS", "PS1", "HOME", "PWD", "HOSTNAME", "key", "status"}, "x y")
     argv = ["/usr/bin/python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
-    with Command(Other(), Words(argv, None, env), new_mark(), 0) as command:  # type: ignore[arg-type]
+    with Command(Other(), CommandSpec(argv, None, env), new_mark(), 0) as command:  # type: ignore[arg-type]
         seen = json.loads(b"".join(data for _, data in command.output(silence=120, timeout=None, patience=0)))
     assert {name: seen.get(name) for name in env} == env
 
 
 def test_a_startup_file_that_closes_stderr_does_not_make_a_quiet_command_lost() -> None:
     session = Wrapped(lambda line: f"exec 2>/dev/null; {line}")
-    words = Words(["sh", "-c", "sleep 8; echo hi"], None, {})
-    with Command(session, words, new_mark(), 0) as command:  # type: ignore[arg-type]
+    spec = CommandSpec(["sh", "-c", "sleep 8; echo hi"], None, {})
+    with Command(session, spec, new_mark(), 0) as command:  # type: ignore[arg-type]
         assert list(command.output(silence=6, timeout=None, patience=0)) == [(0, b"hi\n")]
     assert command.status == 0
 
 
 def test_a_startup_file_that_makes_both_outputs_one_adds_nothing_to_them() -> None:
     session = Wrapped(lambda line: f"echo noise; exec 2>&1; {line}")
-    with Command(session, Words(["sh", "-c", "echo o; echo e >&2; exit 3"], None, {}), new_mark(), 0) as running:  # type: ignore[arg-type]
+    with Command(session, CommandSpec(["sh", "-c", "echo o; echo e >&2; exit 3"], None, {}), new_mark(), 0) as running:  # type: ignore[arg-type]
         said = [data for _, data in running.output(silence=60, timeout=60, patience=60)]
     assert (b"".join(said), running.status) == (b"o\ne\n", 3)
 
@@ -452,7 +451,7 @@ def test_a_head_that_is_gone_with_a_ping_unanswered_ends_it() -> None:
         start_new_session=True,
     )
     assert node.stdin and node.stdout and node.stderr
-    node.stdin.write(Words(["sleep", f"4651.{NAP}"], None, {}).script("KEY", new_mark(), 0.2))
+    node.stdin.write(CommandSpec(["sleep", f"4651.{NAP}"], None, {}).script("KEY", new_mark(), 0.2))
     node.stdin.flush()
     deadline = time.monotonic() + 300
     while not alive(f"sleep 4651.{NAP}"):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.screen import output
+from fleet.cli.screen import folded, output
 from fleet.errors import LimitError
 from fleet.model import Host, Inventory, Report, Result, Text
 from fleet.ops import execute
-from fleet.requests.exec import Exec
+from fleet.requests.hosts import Exec
 from fleet.runtime import Runtime
-from fleet.spool import HELD_EACH, Spool, Spooled, Stream
+from fleet.spool import BLOCK, HELD_ALL, HELD_EACH, Spool, Spooled, Stream
 from fleet.transport.local import LocalTransport
 from tests.peak import LIMIT_MIB, peak_of
 
@@ -72,10 +72,22 @@ def test_large_outputs_are_folded_by_what_is_in_them(hosts: str, capfdbinary: py
         stream = Stream(spool)
         stream.add(data)
         results.append(Result(name, True, 0, stream.whole()))
-    output.write_folded(results, "stdout")
+    folded.write_folded(results, "stdout")
     told = capfdbinary.readouterr().out
     assert told.count(b"---\n") == 3 and b"n[0,2] (2)" in told
     assert hashlib.sha256(told.partition(b"---\n")[2][: len(big)]).digest() == hashlib.sha256(big).digest()
+
+
+def test_an_output_in_memory_is_folded_with_the_same_one_that_is_not(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    big, spool, results = b"y\n" * BLOCK, Spool(), []
+    for name, held in (("n0", 0), ("n1", HELD_ALL)):
+        stream = Stream(spool)
+        spool.held = held
+        stream.add(big)
+        results.append(Result(name, True, 0, stream.whole()))
+    assert [type(result.stdout) for result in results] == [bytes, Spooled]
+    folded.write_folded(results, "stdout")
+    assert b"n[0-1] (2)" in capfdbinary.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts")

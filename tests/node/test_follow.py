@@ -346,16 +346,23 @@ def test_a_node_keeps_only_so_much_of_what_the_leader_has(home: Path, run: str) 
     start(home, run, argv, about={"max_log": 100_000})
     log = folder_of(home, run) / "rank0.out"
     until(lambda: log.exists() and log.stat().st_size == size)
+    (log.parent / "metrics.jsonl").write_bytes(b"x" * 500_000)
     took = log.stat().st_blocks
     spec = {"run": run, "offsets": {}}
     with Running("run.follow", spec, home) as slow, Running("run.follow", {**spec, "term": 1}, home) as leader:
         frames = slow.frames()
         while next(frames).kind != b"O":
             pass
-        leader.send({"op": "have", "sizes": {"rank0.out": 5_000_000, "../spec.json": 9, "rank7.out": 5}})
+        leader.send(
+            {
+                "op": "have",
+                "sizes": {"metrics.jsonl": 500_000, "rank0.out": 5_000_000, "../spec.json": 9, "rank7.out": 5},
+            }
+        )
         until(lambda: log.stat().st_blocks * 512 < 3_200_000)
         leader.send({"op": "have", "sizes": {"rank0.out": size}})
         until(lambda: log.stat().st_blocks * 512 < 200_000)
+        assert b"\0" not in (log.parent / "metrics.jsonl").read_bytes(), "samples are lines, and stay"
         begins = read_json(log.parent / "trimmed")["rank0.out"]
         assert size - 200_000 < begins <= size - 100_000 and log.stat().st_size == size and took > 10_000
         at, came = 0, b""

@@ -418,17 +418,42 @@ def test_what_is_new_by_ctime_with_the_folders_around_it() -> None:
         ("c/in", "d"): (old, old),
         ("c/in/old", "f"): (old, old),
         ("coarse", "f"): (5 * 10**9, 5 * 10**9),
+        ("d", "d"): (old, mark + 10**10),  # its mode or owner was changed after anything was put here
+        ("d/old", "f"): (old, old),
         ("delivered", "f"): (old, mark),
         ("e", "d"): (mark, mark),  # empty
         ("kept", "f"): (0, mark),  # by cp -p, tar, unzip, wget
         ("l", "l"): (mark, mark),
         ("o", "l"): (old, old),
         ("p", "d"): (old, old),
+        ("r", "d"): (old, mark + 10**10),  # what was moved here, and then tar or rsync set the folder's mtime back
+        ("r/in", "d"): (old, mark + 10**10),
+        ("r/in/old", "f"): (old, old),
+        ("s", "d"): (0, mark + 10**10),  # a link that is followed
+        ("s/in", "d"): (old, mark + 10**10),
+        ("s/in/old", "f"): (old, old),
     }
-    walk = SimpleNamespace(times={path: both for (path, _), both in times.items()})
+    walk = SimpleNamespace(times={"": (mark, mark), **{path: both for (path, _), both in times.items()}})
     rows: Any = [(path, kind, 0o700, 0, 0, "") for path, kind in times]
     found = since.written_since(mark, walk, rows, lambda path: path == "delivered")  # type: ignore[arg-type]
-    new = ["a", "a/b", "a/b/new", "c", "c/in", "c/in/old", "coarse", "e", "kept", "l"]
+    new = [
+        "a",
+        "a/b",
+        "a/b/new",
+        "c",
+        "c/in",
+        "c/in/old",
+        "coarse",
+        "e",
+        "kept",
+        "l",
+        "r",
+        "r/in",
+        "r/in/old",
+        "s",
+        "s/in",
+        "s/in/old",
+    ]
     assert [each[0] for each in found] == new
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.facts.ask import ASK_PYTHON
-from fleet.node.facts.imports import imports
+from fleet.node.facts.ask import ASK_PYTHON, imports
 
 SYSTEM = "/usr/bin/python3"
 

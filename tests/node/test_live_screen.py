@@ -165,6 +165,15 @@ def test_ps_draws_its_table_anew_until_it_is_enough(terminal: Callable[..., Term
     fleet([*FLEET, "--transport", "local", "-w", "n1", "stop", "latest"], check=True, timeout=60)
 
 
+def test_top_goes_on_until_it_is_enough(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    for key, code in (("q", 0), ("\x03", 130)):
+        screen = terminal("-w", "n1", "top", "--every", "0.5", columns=160)
+        shown = screen.until(lambda lines: len(lines) == 3 and lines[2].startswith("n1 "))
+        assert shown[0].endswith("1 host, 0 GPUs; q ends it") and shown[1].startswith("HOST ")
+        screen.type(key)
+        assert any(line.startswith("n1 ") for line in screen.end()) and screen.process.returncode == code
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_ps_watches_on_a_terminal_alone(more: list[str], tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("a\n")
@@ -267,9 +276,9 @@ def test_launch_speaks_before_it_asks_anybody(piped: bool, tmp_path: Path) -> No
 def test_the_first_words_wait_for_no_import() -> None:
     code = (
         "import sys; from fleet.cli.run import launch\n"
-        "def talk(text):\n"
+        "def remark(text):\n"
         "    print(text, 'fleet.ops.run' in sys.modules, 'paramiko' in sys.modules); sys.exit(0)\n"
-        "launch.talk = talk; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])"
+        "launch.remark = remark; from fleet.cli.main import run; run(['-i', 'h', 'launch', 'train.py'])"
     )
     import tempfile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.node.run.look.own_master import is_own, master_of
+from fleet.node.run.stacks import is_own, master_of
 
 FLEETS = {"MASTER_ADDR": "fleets", "WORLD_SIZE": "2", "RANK": "1"}
 

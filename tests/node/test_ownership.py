@@ -14,6 +14,7 @@ import pytest
 from fleet.delivery import brought
 from fleet.model import Host, Inventory, Report
 from fleet.node.delivery.journal import read_state
+from fleet.node.delivery.ownership import deliveries_to
 from fleet.ops import sync
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
@@ -388,3 +389,12 @@ def test_force_replaces_an_edit_that_keeps_size_and_time(tmp_path: Path) -> None
     forced = mirror(source, dest, force=True)
     assert forced.ok and (dest / "train.py").read_text() == "lr = 1" and forced.results[0].data["replaced"] == 1
     assert mirror(source, dest, force=True).results[0].data["changed"] == 0
+
+
+def test_a_delivery_to_a_folder_with_a_long_name_is_known_to_others(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "x").write_text("1")
+    dest = tmp_path / ("n" * 245)
+    assert mirror(tmp_path / "source", dest).ok
+    ((_, rows),) = deliveries_to(bytes(dest))
+    assert [path for path in rows if path] == ["x"]

@@ -65,6 +65,13 @@ def test_an_address_that_leads_back_here_is_not_another_hosts(tmp_path: Path) ->
     assert reached == ["open", "open", "open", "other", "refused", "refused"]
 
 
+def test_no_name_is_looked_up_while_others_are_visited(tmp_path: Path) -> None:
+    """A name server may take its time; a head sends numbers only."""
+    with pairs(tmp_path, "127.0.0.1") as node:
+        visits = (("localhost", node.ports[0], "mine"), ("127.0.0.1", node.ports[0], "mine"))
+        assert node.dial(*visits) == ["unreachable", "open"]
+
+
 def test_two_nodes_dial_each_other(tmp_path: Path) -> None:
     with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
         assert a.dial(("127.0.0.1", b.ports[0], "b")) == b.dial(("127.0.0.1", a.ports[0], "a")) == ["open"]

@@ -20,7 +20,10 @@ GPU = "0, NVIDIA A100-SXM4-80GB, 81920, GPU-0, 550.90.07, 0"
 SECOND = GPU.replace("0, NV", "1, NV").replace("GPU-0", "GPU-1")
 WELL = "3, Default, Disabled, 0x0000000000000001"
 SMI = """#!/bin/sh
-case "$*" in *compute-apps*) exit 0 ;; esac
+case "$*" in
+*compute-apps*) exit 0 ;;
+*help*) printf '"%s"\n' memory.used compute_mode mig.mode.current clocks_throttle_reasons.active; exit 0 ;;
+esac
 case "$*" in *mig.mode*) {first} ;; esac
 echo '{gpu}'
 """

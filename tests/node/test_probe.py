@@ -332,3 +332,18 @@ def test_driver_version_texts(tmp_path: Path) -> None:
     code += " print(json.dumps(tools.driver()['driver']))"
     told = in_mounts("mount -t tmpfs tmpfs /proc/driver && mkdir /proc/driver/nvidia", code)
     assert [json.loads(line) for line in told.splitlines()] == list(texts.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_the_number_of_a_gpus_device_file() -> None:
+    """As the driver has it: nvidia-smi's index counts the GPUs that are left."""
+    code = "import json; from fleet.node.facts import gpus; from pathlib import Path\n"
+    for place, uuid, minor in (("01", "GPU-aa", "0"), ("02", "GPU-bb", "3"), ("03", "GPU-????????", "none")):
+        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96\nDevice Minor: \t {minor}\n"
+        folder = f"/proc/driver/nvidia/gpus/0000:{place}:00.0"
+        code += f"Path('{folder}').mkdir(parents=True); Path('{folder}/information').write_text({text!r})\n"
+    code += (
+        "print(json.dumps(gpus.whole([{'index': 0, 'uuid': 'GPU-aa'}, {'index': 1, 'uuid': 'GPU-bb'}, {'index': 2}])))"
+    )
+    told = json.loads(in_mounts("mount -t tmpfs tmpfs /proc/driver && mkdir /proc/driver/nvidia", code))
+    assert [each.get("minor") for each in told] == [0, 3, None]

@@ -332,6 +332,36 @@ def test_what_is_started_once_a_node_has_a_number_that_it_does_not_find(tmp_path
     assert (tmp_path / "rank6.out").read_text() == "9 1\n"
 
 
+SPAWNS = """
+import os, signal, time
+child = os.fork()
+name = "rank" if child else "child"
+def note(*_):
+    with open(name, "a") as f:
+        f.write("INT")
+signal.signal(signal.SIGINT, note)
+open(name + "-up", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("env", [{"FLEET_FIRST_RANK": "5"}, {}], ids=["once a node", "a rank"])
+def test_an_interrupt_is_also_for_ranks_that_a_program_starts_itself(tmp_path: Path, env: dict[str, str]) -> None:
+    """As Lightning does, which leaves it to the terminal. What is below a rank, as a worker, gets none."""
+    process = start(tmp_path, PYTHON, "-c", SPAWNS, **env)
+    until(lambda: (tmp_path / "rank-up").exists() and (tmp_path / "child-up").exists())
+    process.send_signal(signal.SIGINT)
+    names = {"rank", "child"} if env else {"rank"}
+    until(lambda: all((tmp_path / name).exists() for name in names))
+    (tmp_path / "go").touch()
+    assert process.wait(60) == 0
+    found = {name: (tmp_path / name).read_text() for name in ("rank", "child") if (tmp_path / name).exists()}
+    assert found == dict.fromkeys(names, "INT")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, for whom not every file is readable")
 def test_a_program_that_may_be_executed_but_not_read(tmp_path: Path) -> None:
     (tmp_path / "arm").mkdir()

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from fleet.node.relay.pump import HEAD, pump
+from fleet.node.relay.agent import HEAD, pump
 
 
 class Plain:

@@ -54,7 +54,7 @@ def script(tmp_path: Path, more: str = "") -> str:
 
 
 def the_stack(run: str, home: Path, path: str = BARE["PATH"], **changes: Any) -> RankStack:
-    spec = {"run": run, "ranks": None, "native": False, **changes}
+    spec = {"run": run, "ranks": None, "ended": False, "native": False, **changes}
     (found,) = decode(Stacks, answer("run.stacks", spec, home, env={"PATH": path}))["ranks"]
     assert found["rank"] == 3
     return found
@@ -136,7 +136,10 @@ def test_a_rank_that_is_no_python_and_one_that_is_stopped(run: str, home: Path, 
     finally:
         os.kill(pid, signal.SIGCONT)
     goes_on(folder)
-    assert answer("run.stacks", {"run": "no-such-run", "ranks": None, "native": False}, home)["event"] == "failed"
+    assert (
+        answer("run.stacks", {"run": "no-such-run", "ranks": None, "ended": False, "native": False}, home)["event"]
+        == "failed"
+    )
 
 
 @pytest.mark.parametrize("called", ["RANK=3 LOCAL_RANK=0", "FLEET_FIRST_RANK=3", "FLEET_FIRST_RANK=3 RANK=8"])

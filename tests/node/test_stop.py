@@ -17,7 +17,6 @@ import pytest
 from fleet.node.base import processes, run_folder
 from fleet.node.base.processes import read_file
 from fleet.node.run import stop as stop_program
-from fleet.node.run.look import remains
 from fleet.node.run.start.ending import RECORD_GRACE
 from tests.clock import HandClock
 from tests.node.hanging import dead_mount
@@ -259,7 +258,7 @@ def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monk
         return look(folder) if len(seen) > 1 else []
 
     monkeypatch.setattr(run_folder, "owners", owners)
-    assert remains.remains() == [] and marked(run)
+    assert stop_program.remains() == [] and marked(run)
 
 
 def test_what_is_no_run_id(home: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fleet.node.base import processes, run_folder
-from fleet.node.run.look.prune import prune_runs
+from fleet.node.run.supervise import prune_runs
 from fleet.ops.sessions import START
 from fleet.protocol import files
 from tests.node.nodes import (
@@ -181,6 +181,19 @@ def test_it_outlives_its_session(home: Path, run: str) -> None:
     status = final(home, run)
     assert status["state"] == "lost", "the guardian lives"
     assert "signal 9" in status["reason"], "and so did the supervisor"
+
+
+def test_signals_for_ranks_are_passed_on(home: Path, run: str) -> None:
+    """The supervisor's and the guardian's, past a launcher that takes no notice; the run goes on."""
+    rank = "trap 'echo got >> $PIDS/got' USR1; echo > $PIDS/up; until [ -e $PIDS/go ]; do sleep 0.1; done"
+    start(home, run, ranks_argv(rank), env={"PIDS": str(home)}, grace=900.0)
+    until((home / "up").exists)
+    for number, owner in enumerate(owners(home, run), 1):
+        os.kill(owner, signal.SIGUSR1)
+        until(lambda got="got\n" * number: (home / "got").exists() and (home / "got").read_text() == got)
+    (home / "go").touch()
+    status = final(home, run)
+    assert (status["state"], status["engine_status"], status["left"]) == ("exited", 0, [])
 
 
 # -- stopping -----------------------------------------------------------------------------------------------

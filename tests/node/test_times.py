@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,20 @@ def test_old_marks_become_fewer_and_stay_true(tmp_path: Path) -> None:
     with open(kept.path, "ab") as f:
         f.write(b"[12")
     assert sizes_at(str(tmp_path), 100.0) == {"rank0.out": 99} and sizes_at(str(tmp_path), -1.0) == {}
+
+
+def test_after_a_full_disk_the_next_mark_has_a_line_of_its_own(tmp_path: Path) -> None:
+    kept, (most, hard) = Times(str(tmp_path), HandClock()), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def grow() -> None:
+        with (tmp_path / "rank0.out").open("a") as log:
+            log.write("line\n")
+        kept.mark()
+
+    grow()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(kept.path).st_size + 7, hard))  # as a disk with so much room
+    grow()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert sizes_at(str(tmp_path), 1e12) == {"rank0.out": 5}
+    grow()
+    assert sizes_at(str(tmp_path), 1e12) == {"rank0.out": 15}

@@ -7,9 +7,12 @@ import signal
 import threading
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fleet.node.python import install
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
 from tests.node.installs import says, site, states, sync
@@ -116,3 +119,12 @@ def test_a_record_that_a_crash_left_empty_is_no_installed_wheel(python: Path, fo
     (site(python) / "tinypkg-1.0.dist-info/RECORD").write_bytes(record)
     assert states(sync(folder, python)) == [{"tinypkg": "installed"}]
     assert (site(python) / "tinypkg-1.0.dist-info/RECORD").read_bytes().startswith(b"tinypkg")
+
+
+def test_no_import_is_ended_once_all_are_over_also_where_one_could_not_begin(tmp_path: Path) -> None:
+    """The end of a program would kill for ever what it has started no more."""
+    wheel: Any = {"name": "w", "version": "1", "modules": []}
+    spec: Any = {"mark": "m", "import_deadline": 1.0}
+    with pytest.raises(FileNotFoundError):
+        install.import_all(str(tmp_path / "no-python"), SimpleNamespace(env={}), spec, {}, [wheel])  # type: ignore[arg-type]
+    assert not install.importing.is_set()

@@ -203,7 +203,7 @@ ODD: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("launch", "master_port"), 70000, "launch.master_port 70000: must be a whole number from 0 to 65535"),
     (("launch", "script"), 7, "launch.script 7: must be a text"),
     (("launch", "nnodes"), "4:2", "launch.nnodes 4:2: not a number of nodes"),
-    (("launch", "force"), True, "launch.force has a meaning with --sync only"),
+    (("launch", "force"), True, "launch.force has a meaning with --sync or --wheels only"),
     (("launch", "per"), ["node"], "is ['node']"),
     (("inventory",), {}, "inventory.source is missing"),
     (("inventory", "env", "LD PRELOAD"), "x", "LD PRELOAD"),

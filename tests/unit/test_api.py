@@ -19,7 +19,7 @@ from fleet.events import Event, Finished, Notice, Output
 from tests.command_lines import VERBS, command_of
 from tests.pages import BLOCKS, PAGES, ROOT
 
-OWN = set(dir(fleet.api.fleet.Hosts))
+OWN = set(dir(fleet.api.hosts.Hosts))
 METHODS = {
     name: method
     for name, method in inspect.getmembers(fleet.api.Fleet, inspect.isfunction)
@@ -47,7 +47,7 @@ def test_parameters_are_called_as_the_options() -> None:
     """What is not is renamed on purpose: a positional, or what only one of both can say."""
     own = {"argv", "shell", "keep", "agree", "confirm", "ask_password", "password", "limit", "preflight"}
     own |= {"source", "data", "grace", "what", "script", "args", "options", "changed", "folder", "repeats", "run"}
-    own |= {"claims", "attempt"}
+    own |= {"claims", "attempt", "count", "each"}
     for verb in VERBS.values():
         for name in verb.api:
             options = {str(param.name) for param in command_of(next(v for v in VERBS if VERBS[v] is verb)).params}

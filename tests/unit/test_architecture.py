@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name what is there, and all rooms of the house."""
+"""ARCHITECTURE.md, docs/internals.md and CONTRIBUTING.md name what is there, and all rooms of the house."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.pages import PAGES, ROOT
 
-ARCHITECTURE = PAGES[ROOT / "ARCHITECTURE.md"]
+ARCHITECTURE, INTERNALS = PAGES[ROOT / "ARCHITECTURE.md"], PAGES[ROOT / "docs/internals.md"]
 # what a recipe made was thrown away
-BOTH = re.sub(r"(?m)^.* \| +\d+ \++$", "", ARCHITECTURE + PAGES[ROOT / "CONTRIBUTING.md"])
+BOTH = re.sub(r"(?m)^.* \| +\d+ \++$", "", ARCHITECTURE + INTERNALS + PAGES[ROOT / "CONTRIBUTING.md"])
 PATHS = set(re.findall(r"(?<![\w./~])((?:fleet|tests|tools|examples|\.ci)/[\w./]*\w/?)", BOTH))
-PROGRAMS = set(re.findall(r"(?<![\w/])(node/\w+(?:/\w+)+)", ARCHITECTURE))
+PROGRAMS = set(re.findall(r"(?<![\w/])(node/\w+(?:/\w+)+)", ARCHITECTURE + INTERNALS))
 GLOSSARY = re.findall(
-    r"`([^`]+)`", "".join(re.findall(r"(?m)^\|[^|]*\|[^|]*\|([^|]*)\|$", ARCHITECTURE.split("## Glossary")[1]))
+    r"`([^`]+)`", "".join(re.findall(r"(?m)^\|[^|]*\|[^|]*\|([^|]*)\|$", INTERNALS.split("## Glossary")[1]))
 )
 
 

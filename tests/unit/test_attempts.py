@@ -29,7 +29,7 @@ GONE: list[Any] = []  # what a host sends that was there just now
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fleet.node.gang.attempts.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fleet.node.gang.verdict.PAUSE_SECONDS", 0.0)
     (tmp_path / "hostfile").write_text("d\na\nb\nc\n")
     return tmp_path
 

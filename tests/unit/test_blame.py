@@ -38,6 +38,35 @@ def test_who_and_why(
         accept(command)
 
 
+def test_what_the_failed_rank_survived_ended_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has handled it at a module's level, where it looks like the end of those that a stop has ended."""
+    monkeypatch.chdir(tmp_path)
+    handled = trace("ConnectionError: tracker at 10.9.9.9:5000 refused", "tracker.begin()")
+    left = handled + "license server says no; leaving\n"
+    report = failed({0: ASKED, 1: ASKED, 2: (100.0, 3, None), 3: ASKED}, {0: handled, 1: handled, 2: left, 3: handled})
+    assert (report.data["first_failure"]["rank"], report.data["first_failure"]["why"]) == (2, None)
+    assert report.data["tracebacks"] == []
+    monkeypatch.chdir(tmp_path / "runs")
+    texts = {rank: trace(f"ConnectionError: rank {rank} is refused") + "leaving\n" * (rank == 2) for rank in range(4)}
+    assert failed({0: ASKED, 1: ASKED, 2: (100.0, 3, None), 3: ASKED}, texts).data["tracebacks"] == []
+
+
+def test_what_the_failed_rank_reported_itself_may_have_ended_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 prints it and exits with a code of its own; those that ended with 1 by themselves raised it."""
+    monkeypatch.chdir(tmp_path)
+    text = trace("ConnectionError: tracker at 10.9.9.9:5000 refused")
+    ends = {0: (100.0, 13, None), 1: (100.1, 1, None), 2: (100.1, 1, None), 3: ASKED}
+    report = failed(ends, dict.fromkeys(range(4), text))
+    assert [it["ranks"] for it in report.data["tracebacks"]] == [[1, 2]]
+    monkeypatch.chdir(tmp_path / "runs")
+    # a longer message begins with the same words
+    other = {2: trace("OSError: no shard: a, b") + "leaving\n", 3: trace("OSError: no shard: a")}
+    report = failed({0: ASKED, 1: ASKED, 2: (100.0, 3, None), 3: ASKED}, other)
+    assert [it["ranks"] for it in report.data["tracebacks"]] == [[3]]
+
+
 def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert a_gpu_that_fell_off_the_bus().data["next"][0].endswith("-x gpu4")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fleet.cli.line.values import Scrolling
@@ -82,3 +84,19 @@ def test_logs_show_the_last_line_though_no_end_came(capfdbinary: pytest.CaptureF
         shown(Notice("warning", "no answer from gpu02"))
     out = capfdbinary.readouterr()
     assert out.out == b"[gpu01:0] whole\n[gpu01:0] not yet\n" and out.err == b"warning: no answer from gpu02\n"
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_half_a_line_of_an_attempt_is_shown_before_the_next_one(
+    live: bool, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    if live:
+        monkeypatch.setattr("fleet.cli.screen.terminal.live", lambda stream: True)
+        monkeypatch.setattr("fleet.cli.screen.terminal.interactive", lambda stream: stream is sys.stdout)
+        monkeypatch.setattr("fleet.cli.screen.terminal.draw", lambda lines: None)
+    with Shown(["gpu01"], live=live) as shown:
+        shown(said("gpu01", 0, b"one\nhalf", 1.0))
+        shown(told("attempt", world_size=1))
+        shown(said("gpu01", 0, b"next\n", 2.0))
+    assert capfdbinary.readouterr().out == b"[gpu01:0] one\n[gpu01:0] half\n[gpu01:0] next\n"

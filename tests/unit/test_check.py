@@ -33,7 +33,7 @@ def test_what_the_probe_is_fed(inventory: Path) -> None:
     assert check(nodes, text, "--timeout", "3").code in (0, 123)
     specs = {host: spec for host, _, spec in nodes.sent}
     fed = {"python": None, "activate": None, "env": {"A": "1", "B": "2"}, "workdir": "~/w", "deadline": 3.0}
-    fed["modules"] = ["torch"]
+    fed |= {"modules": ["torch"], "health": True}
     fed["way"] = {"master": "a", "is_master": True, "own": None, "other": "b"}
     assert specs["a"] == fed and specs["b"]["workdir"] is None
     assert specs["b"]["way"] == {"master": "a", "is_master": False, "own": None, "other": "a"}

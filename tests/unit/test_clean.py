@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from fleet.cli.screen.output import clean, clean_lines, clean_output, shown, without_colours
+from fleet.cli.screen.folded import shown
+from fleet.cli.screen.output import clean, clean_lines, clean_output, without_colours
 
 
 @pytest.mark.parametrize(

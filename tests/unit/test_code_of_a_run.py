@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.ops.run.plan import code
+from fleet.ops.run.plan import origin
 
 
 def git(folder: Path, *words: str) -> str:
@@ -22,17 +22,20 @@ LONG = 300.0  # a busy machine's git may take more seconds than a launch waits f
 
 
 def test_what_git_says(tmp_path: Path) -> None:
-    assert code.look(str(tmp_path), LONG)[0]["why"] == "not a git repository (or any of the parent directories): .git"
+    assert (
+        origin.git_facts(str(tmp_path), LONG)[0]["why"]
+        == "not a git repository (or any of the parent directories): .git"
+    )
     git(tmp_path, "init")
     (tmp_path / "train.py").write_text("one\n")
     git(tmp_path, "add", ".")
-    assert code.look(str(tmp_path), LONG) == (
+    assert origin.git_facts(str(tmp_path), LONG) == (
         {**NOTHING, "folder": str(tmp_path), "branch": "main", "dirty": True, "untracked": 0},
         b"",
     ), "no commit yet"
     git(tmp_path, "commit", "-m", "x")
     head = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert code.look(str(tmp_path), LONG) == (
+    assert origin.git_facts(str(tmp_path), LONG) == (
         {**NOTHING, "folder": str(tmp_path), "commit": head, "branch": "main", "dirty": False, "untracked": 0},
         b"",
     )
@@ -40,7 +43,7 @@ def test_what_git_says(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("SECRET=hunter2\n")
     (tmp_path / "sub").mkdir()
     for folder in (tmp_path, tmp_path / "sub"):
-        found, diff = code.look(str(folder), LONG)
+        found, diff = origin.git_facts(str(folder), LONG)
         assert (found["commit"], found["dirty"], found["untracked"]) == (head, True, 1)
         assert b"-one\n+two\n" in diff and b"hunter2" not in diff
     git(tmp_path, "checkout", "--", "train.py")
@@ -65,7 +68,7 @@ def test_git_runs_nothing_of_the_repository(tmp_path: Path, monkeypatch: pytest.
         git(tmp_path, "config", key, str(trap))
     monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
     index = (tmp_path / ".git/index").stat().st_mtime_ns
-    found, diff = code.look(str(tmp_path), LONG)
+    found, diff = origin.git_facts(str(tmp_path), LONG)
     assert found["dirty"] and b"+two" in diff and not (tmp_path / "ran").exists()
     assert (tmp_path / ".git/index").stat().st_mtime_ns == index
 
@@ -76,9 +79,9 @@ def test_git_that_hangs_or_tells_too_much(tmp_path: Path, monkeypatch: pytest.Mo
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     begun = time.monotonic()
-    found, diff = code.look(str(tmp_path), seconds=0.3)
+    found, diff = origin.git_facts(str(tmp_path), seconds=0.3)
     assert found["why"] == "git status took more than 0.3 s" and not diff and time.monotonic() - begun < 100
     fake.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    assert code.look(str(tmp_path), LONG)[0]["why"] == "git status prints more than 4 MiB"
+    assert origin.git_facts(str(tmp_path), LONG)[0]["why"] == "git status prints more than 4 MiB"
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert code.look(str(tmp_path))[0]["why"] == "git: No such file or directory"
+    assert origin.git_facts(str(tmp_path))[0]["why"] == "git: No such file or directory"

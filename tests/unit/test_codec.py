@@ -10,7 +10,7 @@ import pytest
 from fleet import codec
 from fleet.errors import ConnectError, FleetError, LimitError, PreflightError, ProtocolError
 from fleet.model import Host, Report, Result
-from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.launch.begin import Course, Ended
 from tests.golden.test_launch_plans import CASES, made
 from tests.plans import planned
 
@@ -55,7 +55,7 @@ def test_an_attempt_that_ended_is_the_same() -> None:
     )
     ended = Ended(report, {"attempt": 1})
     read = codec.from_json(Ended | None, json.loads(json.dumps(codec.to_json(ended))))
-    assert read is not None and read.told == ended.told
+    assert read is not None and read.restart == ended.restart
     assert read.report.as_json() == ended.report.as_json() and read.report.results[0].stdout == b"\xff\n"
 
 

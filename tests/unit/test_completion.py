@@ -25,6 +25,8 @@ LINES = {
     "fleet exec --no-f": "fleet exec --no-fold",
     "fleet exec --no_f": "fleet exec --no_fold",
     "fleet setup_ssh --key_type=ed": "fleet setup_ssh --key_type=ed25519",
+    "fleet -v exe": "fleet -v exec",
+    "fleet -i inv -w re": "fleet -i inv -w rented1",
     "fleet hosts --form": "fleet hosts --format",
     "fleet hosts --fan": "fleet hosts --fan",
     "fleet launch --engine dee": "fleet launch --engine deepspeed",

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.node.container.logs import Logs
 from fleet.node.container.part import answer_in
-from fleet.node.container.record import Kept, check_runs
+from fleet.node.container.record import Kept, Logs, check_runs
 from tests.in_process import command_line
 from tests.liar import PREAMBLE, frame
 from tests.meetings import RUN, about, nobodys_summary

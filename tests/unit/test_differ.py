@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from fleet.cli.screen.differ import WORK, Hunk, compare, lines_of
-from fleet.cli.screen.output import write_folded
+from fleet.cli.screen.folded import WORK, Hunk, compare, lines_of, write_folded
 from fleet.model import Result
 
 
@@ -79,7 +78,7 @@ def test_bytes_stay_what_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> 
 def rebuilt(first: bytes, number: int, hunks: list[Hunk]) -> list[bytes]:
     lines, at = [], 0
     for hunk in hunks:
-        lines += [*lines_of(first)[at : hunk.first], *hunk.said[number]]
+        lines += [*lines_of(first)[at : hunk.first], *hunk.texts[number]]
         at = hunk.last
     return [*lines, *lines_of(first)[at:]]
 

@@ -15,6 +15,7 @@ import fleet
 from fleet import errors
 from fleet.cli.line.command import SETTINGS
 from fleet.codec import plain
+from fleet.engines.translate import options_of
 from fleet.model import Host
 from tests.command_lines import VERBS, accept, command_of, steps
 from tests.in_process import fleet_here
@@ -68,6 +69,8 @@ def test_options_named_in_the_text_exist() -> None:
     known |= {"--no-binary", "--hash", "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--no-index"}
     known |= {"--extra-index-url", "--index-url", "--find-links", "--trusted-host"}
     known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
+    known |= {"--map-by", "--nth"}  # of Open MPI; of Flux
+    known |= {f"--{name}" for name in options_of("sbatch")}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)
     named = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", text))
     assert len(named) > 15

@@ -10,6 +10,7 @@ import pytest
 
 from fleet.cli.screen.output import clean_message
 from fleet.cli.verbs import setup_ssh
+from fleet.errors import ConnectError
 from tests.in_process import typed
 
 
@@ -51,3 +52,33 @@ def test_a_y_is_not_enough_for_host_keys_and_is_told_so(
     monkeypatch.setattr(setup_ssh, "answer", answer)
     assert setup_ssh.confirm([]) is agreed
     assert len(questions) == asked and "Type 'yes'" in questions[-1]
+
+
+@pytest.mark.parametrize("options", [["--no-fold"], ["--ranks", "0,8-15"], ["--ranks", "first", "--no-fold"]])
+def test_a_line_to_copy_has_what_chooses_the_lines_that_scroll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostfile").write_text("a\n")
+    assert typed(["launch", *options, "python", "t.py"]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint == f"  hint: fleet launch {' '.join(options)} t.py"
+
+
+def test_an_error_of_a_users_own_states_its_code_in_either_way() -> None:
+    made = list[type]()
+
+    class Listed:
+        def __init_subclass__(cls, **more: Any) -> None:
+            super().__init_subclass__(**more)
+            made.append(cls)
+
+    class InBody(ConnectError):
+        exit_code = 7
+        kind = "own"
+
+    class InLine(InBody, Listed, kind="line"):
+        pass
+
+    assert (InBody("").exit_code, InBody("").kind) == (7, "own")
+    assert (InLine("").exit_code, InLine("").kind) == (7, "line") and made == [InLine]

@@ -18,6 +18,7 @@ import pytest
 
 import fleet.cli
 from fleet import events
+from fleet.cli.line.line import Line, Settings, running
 from fleet.events import Emit, Event
 from fleet.model import Host, Inventory, Result
 from tests.events import happened
@@ -52,7 +53,8 @@ def unread_by() -> Emit:
 
 def telling() -> Emit:
     inventory = Inventory((Host("gpu01", "10.0.0.1"),))
-    told: Emit = of("screen.progress", "telling")(line(), inventory, Scripted({}))
+    with running(Line(settings=Settings(verbose=1))):
+        told: Emit = of("screen.progress", "detailed")(line(), inventory, Scripted({}))
     return told
 
 
@@ -60,17 +62,18 @@ def telling() -> Emit:
 HANDLERS: dict[str, Callable[[], Emit]] = {
     "progress.ProgressLine.__call__": line,
     "progress.ProgressLine.feed": lambda: line().feed,
-    "data.DataLine": lambda: of("files.data", "DataLine")("receiving"),
-    "build.BuildTalk.__call__": lambda: of("files.build", "BuildTalk")(log=True),
+    "data.DataLine": lambda: of("files.data", "DataLine")(),
+    "build.BuildOutput.__call__": lambda: of("files.build", "BuildOutput")(),
     "exec.PrefixedLines.__call__": lambda: of("verbs.exec", "PrefixedLines")(),
     "exec.LastLines": lambda: of("verbs.exec", "LastLines")(),
     "exec.LastLines.feed": lambda: of("verbs.exec", "LastLines")().feed,
     "board.Shown.__call__": lambda: of("screen.board", "Shown")(bare=False),
+    "lines.show_bare": lambda: of("screen.lines", "show_bare"),
+    "top.Board.notice": lambda: of("run.top", "Board")(["gpu01"], "host", 2.0, False).notice,
     "context.unread.emit": unread_by,
-    "setup_ssh.Remarks.__call__": lambda: of("verbs.setup_ssh", "Remarks")(of("line.options", "Settings")()),
+    "setup_ssh.Remarks.__call__": lambda: of("verbs.setup_ssh", "Remarks")(),
     "launch_view.LaunchView.__call__": view,
-    "plain.PlainLines.show": lambda: of("run.plain", "PlainLines")(json=False, quiet=False).show,
-    "progress.telling.report": telling,
+    "progress.detailed.report": telling,
 }
 
 

@@ -1,4 +1,4 @@
-"""The events of a run (fleet/answers/run_events.py): docs/json.md has every field, documents read back are the same."""
+"""The events of a run (fleet/answers/run_*events.py): docs/json.md has all fields, documents read back are the same."""
 
 from __future__ import annotations
 

@@ -110,6 +110,6 @@ def test_a_disk_that_is_full_is_that_hosts_error(here: Path, monkeypatch: pytest
     def full(path: str, flags: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fleet.ops.outdir.private", full)
+    monkeypatch.setattr("fleet.ops.execute.private", full)
     code, _, err = fleet("fleet exec --outdir out echo hello")
     assert code != 0 and "host a,b: out takes no more output: No space left on device" in " ".join(err.split())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.line import hints
+from fleet.cli.line.line import Line, running
 from fleet.cli.verbs.exec import other_command
 from fleet.errors import PreflightError
 from tests.hostile import hostile
@@ -107,8 +108,8 @@ def test_a_run_is_called_by_what_runs(script: str, args: tuple[str, ...], name: 
 )
 def test_a_hint_of_a_launch_has_its_script(typed: str, args: int, hint: str, printed: str) -> None:
     words = typed.split()
-    with hints.of_line():
-        hints.launching(words, words[len(words) - args :])
+    with running(Line(tuple(words))):
+        hints.launching(words[len(words) - args :])
         assert hints.as_typed(hint) == printed
     assert hints.as_typed("'fleet launch --sync' brings it") == "'fleet launch --sync SCRIPT' brings it"
 

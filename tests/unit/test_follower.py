@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet.errors import ProtocolError
-from fleet.ops.run.follow.follow import Follower, Following, Heard
+from fleet.ops.run.follow.follow import Follower, FollowEvent, FollowOptions
 from fleet.ops.run.kept.logs import NodeLogs
 from tests.hostile import HOST, PREAMBLE, Node, frame, sending
 from tests.unit.conftest import Clock
@@ -18,16 +18,16 @@ from tests.unit.conftest import Clock
 SPEC: Any = {"run": "r", "offsets": {}}
 
 
-def follow(folder: Path, node: Node, until: Callable[[Heard], bool] = lambda heard: False) -> list[Heard]:
+def follow(folder: Path, node: Node, until: Callable[[FollowEvent], bool] = lambda heard: False) -> list[FollowEvent]:
     """Returns what is reported of that node; the follower is given up after the report that `until` names."""
-    reports: list[Heard] = []
+    reports: list[FollowEvent] = []
 
-    def post(heard: Heard) -> None:
+    def post(heard: FollowEvent) -> None:
         reports.append(heard)
         if until(heard):
             follower.give_up()
 
-    follower = Follower(HOST, NodeLogs(folder), Following(SPEC, node, post, lambda event: None, 15.0))
+    follower = Follower(HOST, NodeLogs(folder), FollowOptions(SPEC, node, post, lambda event: None, 15.0))
     follower.start()
     follower.join(300)
     assert not follower.is_alive()
@@ -52,21 +52,27 @@ def follow(folder: Path, node: Node, until: Callable[[Heard], bool] = lambda hea
     ],
 )
 def test_what_a_node_says_of_its_ranks_is_checked(tmp_path: Path, field: dict[str, Any]) -> None:
-    reports = follow(tmp_path, sending({"event": "rank", **field}), until=lambda heard: heard.what == "dropped")
-    assert [heard.what for heard in reports] == ["dropped", "over"]
+    reports = follow(tmp_path, sending({"event": "rank", **field}), until=lambda heard: heard.kind == "dropped")
+    assert [heard.kind for heard in reports] == ["dropped", "over"]
 
 
 def test_a_node_that_only_talks_nonsense_is_given_up(tmp_path: Path) -> None:
     reports = follow(tmp_path, sending({"event": "rank", "rank": "zero"}))
-    assert [heard.what for heard in reports if heard.what in ("broken", "over")] == ["broken", "over"]
+    assert [heard.kind for heard in reports if heard.kind in ("broken", "over")] == ["broken", "over"]
+
+
+def test_logs_of_a_run_that_is_not_there_are_not_complete(tmp_path: Path) -> None:
+    (tmp_path / "rank0.out").write_text("what was here before\n")
+    reports = follow(tmp_path, sending({"event": "failed", "message": "no such run", "hint": None}))
+    assert [event.kind for event in reports] == ["message", "over"] and not reports[-1].data.complete
 
 
 def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path) -> None:
     flood = sending(*[{"event": "status", "state": "running", "reason": "x" * 4000}] * 4_000)
     reports = follow(tmp_path, flood)
-    (broken,) = [heard for heard in reports if heard.what == "broken"]
+    (broken,) = [heard for heard in reports if heard.kind == "broken"]
     assert "tells more than" in str(broken.data)
-    assert 500 < len([heard for heard in reports if heard.what == "message"]) < 3_900
+    assert 500 < len([heard for heard in reports if heard.kind == "message"]) < 3_900
 
 
 def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_a_node_that_is_lost_again_and_again_is_not_broken(tmp_path: Path) -> No
 
     lost = Lost(PREAMBLE)
     reports = follow(tmp_path, lost)
-    assert lost.tries == 4 and "broken" not in [heard.what for heard in reports], reports
+    assert lost.tries == 4 and "broken" not in [heard.kind for heard in reports], reports
 
 
 def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(tmp_path: Path, clock: Clock) -> None:
@@ -97,17 +103,17 @@ def test_a_busy_node_has_time_to_start_python_before_it_counts_as_silent(tmp_pat
             clock.now += timeout
             return super().recv(timeout) if clock.now > 108.0 else None  # type: ignore[return-value]
 
-    heard: list[Heard] = []
+    heard: list[FollowEvent] = []
     node = Slow(*sending({"event": "end", "sizes": {}}).output)
-    Follower(HOST, NodeLogs(tmp_path), Following(SPEC, node, heard.append, lambda event: None, 15.0)).run()
-    assert [h.what for h in heard] == ["over"] and heard[0].data.complete
+    Follower(HOST, NodeLogs(tmp_path), FollowOptions(SPEC, node, heard.append, lambda event: None, 15.0)).run()
+    assert [h.kind for h in heard] == ["over"] and heard[0].data.complete
 
 
 def test_who_was_given_up_writes_no_more(tmp_path: Path) -> None:
     """Its files may be another one's by then: an attempt's, a leader's."""
     stream = frame(b"J", json.dumps({"event": "stream", "id": 1, "name": "rank0.out", "offset": 0}).encode())
     node = Node(PREAMBLE + stream + frame(b"O", b"mine", 1) + frame(b"O", b"another's", 1))
-    how = Following(SPEC, node, emit=lambda event: follower.give_up(), node_timeout=15.0)
+    how = FollowOptions(SPEC, node, emit=lambda event: follower.give_up(), node_timeout=15.0)
     follower = Follower(HOST, NodeLogs(tmp_path), how)
     follower.run()
     assert (tmp_path / "rank0.out").read_bytes() == b"mine"

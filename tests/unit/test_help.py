@@ -126,8 +126,8 @@ def test_all_options_are_completed(capsys: pytest.CaptureFixture[str], monkeypat
         monkeypatch.setenv(name, value)
     assert complete(cli, "zsh_complete") == 0
     words = capsys.readouterr().out.split("\n")
-    known = options_of("launch")
-    assert {param.opts[-1] for param in known} <= {*words} and "--help-all" in words
+    known = {name for param in options_of("launch") for name in param.opts if name.startswith("--")}
+    assert {"--help", "--sync"} <= known <= {*words} and "--help-all" in words
 
 
 def test_few_options_are_all_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.line.hints import as_typed, in_document, of_line, remember
-from fleet.cli.line.options import Settings
+from fleet.cli.line.hints import as_typed, in_document
+from fleet.cli.line.line import Line, Settings, running
 from fleet.cli.main import run
 from tests.command_lines import accept
 
 
 @pytest.fixture
 def typed() -> Iterator[Settings]:
-    settings = Settings()
-    with of_line():
-        remember(settings)
-        yield settings
+    with running(Line()) as line:
+        yield line.settings
 
 
 def test_a_hint_repeats_what_the_line_said(typed: Settings) -> None:

@@ -102,7 +102,7 @@ def test_a_relay_that_says_anything(messages: Messages, first: bool) -> None:
     assert dialled <= {"a", "e"}
 
 
-MIRROR_SAYS = code.Hello | code.Shared | code.Waiting | code.Lacks | code.Need | code.Other | code.Done | code.Refused
+MIRROR_SAYS = code.Hello | code.Shared | code.Waiting | code.Lacks | code.Need | code.Consent | code.Done | code.Refused
 MIRROR: Messages = [*MIRRORED]
 MIRROR[1:1] = [{"event": "waiting", "run": "r"}, {"event": "lacks", "files": [["f", 1]]}]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.elsewhere import hosts_of
+from fleet.cli.inventory import hosts_of
 from tests.in_process import LocalTransport, command_line, typed
 
 NAMES = "gpu01 gpu02  # two\n\n# none\n@g\ngpu[03-04]\n"

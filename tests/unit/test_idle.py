@@ -13,7 +13,7 @@ from fleet.transport.frames import BEAT, HEADER
 from fleet.transport.program import Program
 from fleet.transport.ssh.channel import SshChannel
 from fleet.transport.ssh.library import Message
-from fleet.transport.ssh.node_channel import PASSED_BYTES, NodeChannel
+from fleet.transport.ssh.node_channel import SKIPPED_BYTES, NodeChannel
 from tests.clock import HandClock
 
 
@@ -28,49 +28,49 @@ def fed(channel: NodeChannel, *packets: bytes) -> None:
 @pytest.fixture
 def channel() -> NodeChannel:
     channel = NodeChannel(1)
-    channel.beat = BEAT
+    channel.ignored_heartbeat = BEAT
     return channel
 
 
 def test_a_heartbeat_wakes_nobody(channel: NodeChannel) -> None:
     fed(channel, BEAT)
-    assert not channel.bell.is_set() and not channel.unread() and channel.passed_at > 0
+    assert not channel.readable.is_set() and not channel.unread() and channel.heartbeat_at > 0
     fed(channel, b"J")
-    assert channel.bell.is_set() and channel.taken(99) == (b"J", b"")
+    assert channel.readable.is_set() and channel.read_available(99) == (b"J", b"")
 
 
 def test_nobody_asked_for_quiet() -> None:
     channel = NodeChannel(1)
     fed(channel, BEAT)
-    assert channel.bell.is_set() and channel.taken(99) == (BEAT, b"")
+    assert channel.readable.is_set() and channel.read_available(99) == (BEAT, b"")
 
 
 def test_what_looks_like_one_within_a_frame_is_kept(channel: NodeChannel) -> None:
     fed(channel, b"half of a frame", BEAT)
-    assert channel.taken(99) == (b"half of a frame" + BEAT, b"")
+    assert channel.read_available(99) == (b"half of a frame" + BEAT, b"")
     fed(channel, BEAT)  # nobody has said that a frame may begin here
-    assert channel.taken(99) == (BEAT, b"")
+    assert channel.read_available(99) == (BEAT, b"")
 
 
 def test_what_is_passed_over_is_told_to_the_peer(channel: NodeChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     monkeypatch.setattr(channel, "_acknowledge", told.append)
     for _ in range(1000):
-        channel.beat = BEAT
+        channel.ignored_heartbeat = BEAT
         fed(channel, BEAT)
-        if channel.bell.is_set():
-            channel.taken(99)
-            channel.bell.quiet()
+        if channel.readable.is_set():
+            channel.read_available(99)
+            channel.readable.reset()
     fed(channel, b"J")
-    channel.taken(99)
+    channel.read_available(99)
     assert sum(told) == 1000 * len(BEAT) + 1
-    assert len(told) <= 1 + 1000 * len(BEAT) // PASSED_BYTES, told
+    assert len(told) <= 1 + 1000 * len(BEAT) // SKIPPED_BYTES, told
 
 
 def test_who_reads_is_woken_by_the_end_of_input(channel: NodeChannel) -> None:
     ssh = SshChannel(channel, Host("gpu1", "gpu1"))
     ssh.send_eof()
-    assert channel.bell.is_set()
+    assert channel.readable.is_set()
 
 
 class Beating:
@@ -78,7 +78,7 @@ class Beating:
 
     def __init__(self, beats: int, last: bytes) -> None:
         self.clock, self.beats, self.last = HandClock(100.0), beats, last
-        self.passed_at, self.asked = 0.0, list[bytes]()
+        self.heartbeat_at, self.asked = 0.0, list[bytes]()
 
     def start(self, command: str, *, with_stderr: bool = False) -> Beating:
         return self
@@ -89,8 +89,8 @@ class Beating:
 
     def close(self) -> None: ...
 
-    def pass_over(self, beat: bytes) -> None:
-        self.asked.append(beat)
+    def ignore_heartbeat(self, heartbeat: bytes) -> None:
+        self.asked.append(heartbeat)
 
     def recv(self, timeout: float) -> bytes | None:
         if not self.asked:
@@ -99,7 +99,7 @@ class Beating:
         self.clock.now += 1.0
         self.beats -= 1
         if self.beats >= 0:
-            self.passed_at = self.clock.now
+            self.heartbeat_at = self.clock.now
         elif self.last:
             return self.last
         return None

@@ -81,12 +81,12 @@ def test_what_is_not_as_the_inventory_has_it_is_told() -> None:
     host = yaml("hosts: {a: {slots: 8, python: /x}}").hosts[0]
     facts: Any = {"gpus": [{"name": "H100"}] * 4, "torch": None, "pci_gpus": 4}
     python: Any = {"path": "/b", "version": "3.11.7", "torch": "2.6.0", "cuda": "12.4"}
-    said = [" | ".join(each) for each in choose.lacks(host, facts, python, None, False)]
+    said = [" | ".join(each) for each in choose.problems(host, facts, python, None, False)]
     assert said[0] == "/x, its python, has no torch | /b has: torch 2.6.0 (CUDA 12.4)"
     assert said[1] == "slots: 8, and 4 GPUs there | slots: 4"
     assert "none of its addresses" in said[2] and len(said) == 3
-    assert "no driver" in choose.lacks(host, {"pci_gpus": 2, "gpus": []}, python, "x", False)[-1][0]
-    assert choose.lacks(host, {"torch": {}}, None, None, True)[0][0] == "no interpreter there has torch"
+    assert "no driver" in choose.problems(host, {"pci_gpus": 2, "gpus": []}, python, "x", False)[-1][0]
+    assert choose.problems(host, {"torch": {}}, None, None, True)[0][0] == "no interpreter there has torch"
 
 
 def test_what_goes_into_the_inventory() -> None:
@@ -96,15 +96,15 @@ def test_what_goes_into_the_inventory() -> None:
     told: Any = {"gpus": gpus, "interpreters": [python], "hostname": "box", "disks": {"workdir": {"exists": False}}}
     facts: Any = {"a": told, "b": {**told, "hostname": "other"}}
     candidates = {"a": [address("10.0.0.1", "x")], "b": [address("10.0.0.2", "x")]}
-    found = choose.found(inventory, facts, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}}, "my work")
+    found = choose.findings_of(inventory, facts, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}}, "my work")
     assert found["a"].fields == {"slots": 8, "python": "/b", "workdir": "~/fleet/my-work"}
     assert found["b"].fields == {"data_address": "10.0.0.2", "python": "/b", "workdir": "~/fleet/my-work"}
-    assert found["c"].fields == {"workdir": "~/fleet/my-work"} and not any(each.lacks for each in found.values())
+    assert found["c"].fields == {"workdir": "~/fleet/my-work"} and not any(each.problems for each in found.values())
     assert found["a"].remark == "box: 8 x NVIDIA H100, Python 3.11.7, torch 2.6.0 (CUDA 12.4)"
-    twice = choose.found(inventory, {**facts, "b": told}, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
-    assert [message for message, _ in twice["b"].lacks] == ["is the machine that a is"]
+    twice = choose.findings_of(inventory, {**facts, "b": told}, candidates, {"a": {"10.0.0.1"}, "b": {"10.0.0.2"}})
+    assert [message for message, _ in twice["b"].problems] == ["is the machine that a is"]
     facts["a"]["disks"]["workdir"]["exists"] = facts["b"]["disks"]["workdir"]["exists"] = True
-    assert "workdir" not in choose.found(inventory, facts, candidates, {})["a"].fields
+    assert "workdir" not in choose.findings_of(inventory, facts, candidates, {})["a"].fields
 
 
 def test_what_has_no_place_is_told_and_nothing_is_changed_in_silence() -> None:
@@ -139,13 +139,13 @@ def test_what_a_node_says_of_itself_is_no_part_of_the_file(said: str, old: str |
     given = yaml("hosts: {a: {user: me}, b: {user: me}}")
     python: Any = {"path": f"/{said}", "version": said, "torch": said, "cuda": said}
     facts: Any = {"b": {"hostname": said, "gpus": [{"name": said}] * 5000, "interpreters": [python]}}
-    found = choose.found(given, facts, {"b": [address("10.0.0.1", "x")]}, {"b": {"10.0.0.1"}})
+    found = choose.findings_of(given, facts, {"b": [address("10.0.0.1", "x")]}, {"b": {"10.0.0.1"}})
     filled = replace(given, hosts=tuple(replace(host, **found[host.name].fields) for host in given.hosts))
     remarks = {name: each.remark for name, each in found.items()}
     text, left = proposed(Path("fleet.yaml"), old, filled, frozenset({"b"} if old else {"a", "b"}), remarks)
     again = yaml(text)
     assert again.hosts == filled.hosts and not left and again.sync == {} and again.env == {}
-    unfit = [message for message, _ in found["b"].lacks if "fits no inventory" in message]
+    unfit = [message for message, _ in found["b"].problems if "fits no inventory" in message]
     assert any("slots" in message for message in unfit) and not (again.host("b").slots or again.host("b").activate)
     assert all(character == "\n" or character.isprintable() for character in text)
     lines = text.splitlines()
@@ -178,5 +178,5 @@ def test_facts_that_are_not_there_end_nothing(odd: Any) -> None:
     facts = {"a": {key: value for key, value in odd.items() if value is not None}, "b": {"hostname": "b"}}
     inventory = yaml("hosts: [a, b]")
     candidates = {name: choose.addresses(told, f"{name}.example") for name, told in facts.items()}
-    found = choose.found(inventory, facts, candidates, {})
+    found = choose.findings_of(inventory, facts, candidates, {})
     assert set(found) == {"a", "b"} and found["b"].remark.startswith("b: no GPU")

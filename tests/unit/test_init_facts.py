@@ -27,7 +27,7 @@ def test_whatever_facts_fit_an_inventory_comes_of_it(told: list[Any], added: boo
     facts = {f"n{number}": each for number, each in enumerate(told)}
     candidates = {name: choose.addresses(each, f"{name}.example") for name, each in facts.items()}
     reached = {name: [each.text for each in own] for name, own in candidates.items()}
-    found = choose.found(given, facts, candidates, reached)
+    found = choose.findings_of(given, facts, candidates, reached)
     filled = replace(given, hosts=tuple(replace(host, **found[host.name].fields) for host in given.hosts))
     old = "hosts:\n  n0:\n" if added else None
     new = frozenset(given.names) - ({"n0"} if added else set())

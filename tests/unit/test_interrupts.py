@@ -8,6 +8,7 @@ import click
 import pytest
 
 from fleet.cli import context
+from fleet.cli.line.line import Line, running
 from fleet.cli.main import cli
 from fleet.cli.run.follow import _signals
 from fleet.cli.run.launch_view import LaunchView
@@ -24,6 +25,7 @@ from tests.events import happened
         ("logs", "no run is stopped"),
         ("ps", "no run is stopped"),
         ("stacks", "no run is stopped"),
+        ("top", "no run is stopped"),
         ("exec", "stopping"),
         ("stop", "stopping"),
     ],
@@ -32,10 +34,9 @@ def test_who_only_looks_on_is_told_that_nothing_is_stopped(
     verb: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(context, "leave_if_stuck", lambda: None)
-    cancel, group = Cancel(), click.Context(cli)
-    command = cli.get_command(group, verb)
+    cancel, command = Cancel(), cli.get_command(click.Context(cli), verb)
     assert command is not None
-    with click.Context(command, parent=group), context.interrupts(cancel):
+    with running(Line(command=command)), context.interrupts(cancel):
         signal.raise_signal(signal.SIGINT)
     assert cancel.is_set()
     assert capfd.readouterr().err == f"interrupted: {said}; once more to leave at once\n"

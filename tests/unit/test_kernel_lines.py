@@ -35,8 +35,17 @@ LINES = [
     (
         "NVRM: Xid (PCI:0000:1b:00): 94, pid=77, name=python3, Ch 8",
         "GPU at PCI:0000:1b:00 has memory errors (Xid 94)",
-        True,
+        False,
     ),
+    (
+        "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=77, name=python3, Ch 8",
+        "GPU at PCI:0000:01:00 GPU-I:05 has memory errors (Xid 94)",
+        False,
+    ),
+    ("NVRM: Xid (PCI:0000:1b:00): 63, pid=7, Row Remapper: New row marked", "memory errors (Xid 63)", False),
+    ("NVRM: Xid (PCI:0000:1b:00): 92, pid=7, High single-bit ECC error rate", "memory errors (Xid 92)", False),
+    ("NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x1 (Reset) to 0x0 (None)", None, False),
+    ("NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1", "failed (Xid 154)", True),
     ("NVRM: Xid (PCI:0000:1b:00): 48, pid=77, An uncorrectable double bit error", "memory errors (Xid 48)", True),
     ("NVRM: Xid (PCI:0000:81:00): 119, pid=9, Timeout waiting for RPC from GSP", "failed (Xid 119)", True),
     ("NVRM: Xid (PCI:0000:81:00): 31, pid=9, name=python, MMU Fault", "a program made an error on the GPU", False),

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from fleet import open as open_fleet
+from fleet.answers.hosts import Listening
 from fleet.cli.main import run
 from tests.in_process import Outcome, command_line
 from tests.scripted import Message, Scripted
@@ -104,6 +106,13 @@ def test_kill_port_dry_run_json(inventory: Path, listener: Listener, capsys: pyt
     document = json.loads(capsys.readouterr().out)
     assert document["ok"] and document["dry_run"] and process.poll() is None
     assert document["hosts"]["n1"]["listeners"][0]["ended"] is False
+
+
+def test_a_program_has_the_listeners_with_attributes(inventory: Path, listener: Listener) -> None:
+    process, port = listener
+    report = open_fleet(transport="local").kill_port([port], agree=lambda plan: False)
+    (entry,) = report.results[0].read(Listening).listeners
+    assert (entry.port, entry.pid, entry.ended) == (port, process.pid, False) and entry.reason
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])

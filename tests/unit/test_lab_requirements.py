@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fleet.errors import FleetError, LabError, UsageError
 from fleet.lab.lab import Lab
-from fleet.lab.processes import require
+from fleet.lab.processes import kill_all, require
+from fleet.node.base.processes import start_time, state_of
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +56,14 @@ def test_too_few_or_too_many_hosts(count: int) -> None:
 @pytest.mark.parametrize("disk", ["16x", "0", "", "1g,mode=777", "-5m"])
 def test_a_disk_that_is_no_size(disk: str) -> None:
     fails_with(UsageError, "not a size", "512m", lambda: Lab().up(1, disk=disk))
+
+
+def test_a_process_that_is_found_late_is_waited_for() -> None:
+    """One in the middle of exec shows no environment, by which it is found. Its host's name is free when it is gone."""
+    child = subprocess.Popen(["sleep", "60"])
+    born = start_time(child.pid)
+    assert born is not None
+    found = iter([{}, {child.pid: born}])
+    threading.Timer(0.5, child.wait).start()  # as this machine's init does
+    kill_all(lambda: next(found, {}))
+    assert not state_of(child.pid)

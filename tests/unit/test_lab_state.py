@@ -33,10 +33,10 @@ def test_each_instance_has_its_folder(home: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FLEET_LAB", "bench")
     other = Folder()
     assert other.path == home / ".fleet/lab/bench"
-    assert len(other.tag) <= 15
+    assert len(other.short_id) <= 15
     monkeypatch.setenv("FLEET_LAB_DIR", str(home / "elsewhere"))
     assert Folder().path == home / "elsewhere"
-    assert Folder().tag != other.tag
+    assert Folder().short_id != other.short_id
 
 
 def test_a_folder_with_other_things_in_it_is_left_as_it_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from fleet.model import Host, Inventory, Job
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import Clock, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import About, Words, decide, own_link
-from fleet.ops.run.follow.follow import Heard
+from fleet.node.gang.verdict import About, Outputs, decide, own_link
+from fleet.ops.run.follow.follow import FollowEvent
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import plan
@@ -172,7 +172,7 @@ def test_a_link_that_goes_down_while_all_are_stopped_is_no_cause() -> None:
     for host in "ab":
         g.node_lost(host, 104.0, SILENT)
     assert own_link(g) is not None
-    verdict = decide(About("run", "torchrun", 0), g, Words())
+    verdict = decide(About("run", "torchrun", 0), g, Outputs())
     assert verdict and (verdict["by"], verdict["code"], verdict["unknown"]) == ("failure", 7, ["a", "b"])
 
 
@@ -299,11 +299,11 @@ def test_a_failure_that_is_heard_of_late_is_the_first_all_the_same(tmp_path: Pat
     record = plan(hosts, Job("t.py"), Launch("t.py"), "r").record(0.0)
     run = Run(record, RunFolder.create(tmp_path, "r"), {}, Runtime(LocalTransport()))
     for host in "ab":
-        run._on_message(Heard(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))
+        run._on_message(FollowEvent(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))
     killed = {"event": "rank", "rank": 1, "signal": 9, "time": 100.0, "sent": 100.0}
     lost = {"event": "rank", "rank": 0, "status": 1, "time": 100.2, "sent": 100.2}
-    run._on_message(Heard("a", "message", lost, 100.21))
-    run._on_message(Heard("b", "message", killed, 100.9))
+    run._on_message(FollowEvent("a", "message", lost, 100.21))
+    run._on_message(FollowEvent("b", "message", killed, 100.9))
     first = run.gang.first()
     assert first is not None and (first.host, first.signal) == ("b", 9)
     run.folder.release()

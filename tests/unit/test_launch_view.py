@@ -6,14 +6,17 @@ import json
 import os
 import sys
 import threading
+from typing import Any
 
 import pytest
 
 from fleet.answers.run_events import Detached
+from fleet.answers.run_start_events import Planned, WaitsFor
 from fleet.cli.run import launch_view
 from fleet.cli.run.launch_view import LaunchView, folded
 from fleet.cli.screen import lines as of_ranks
 from fleet.cli.screen import terminal
+from fleet.cli.screen.board import Board
 from fleet.cli.screen.lines import Lines, last_state
 from fleet.errors import Reason
 from fleet.events import Notice, Output
@@ -69,6 +72,15 @@ def test_json_is_events_only_and_escapes_stay_out_of_remarks(capfd: pytest.Captu
         view(Notice("error", "bad \x1b[31m", "h", "do \x07this"))
         view(Notice("info", "not shown", "h"))
     assert capfd.readouterr().err == "error: bad \\x1b[31m\n  hint: do \\x07this\n"
+
+
+def test_a_launch_that_waits_again_has_not_begun() -> None:
+    """Then Ctrl-C has nothing to stop, and a closed terminal ends it."""
+    view = LaunchView(["h"])
+    view(Notice("info", "", happened=(Planned(lease=None),)))
+    assert view.begun and not view.leased
+    view(Notice("info", "", happened=(WaitsFor(launches=["other"]),)))
+    assert not view.begun and view.leased
 
 
 def test_a_reader_that_stops_reading_never_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,27 +172,96 @@ def test_remarks_of_one_moment_are_folded_over_hosts() -> None:
     ]
 
 
-@pytest.mark.parametrize("where", ["_progress", "_show_held", "_notice", "_show"])
+QUIET = [(LaunchView, name) for name in ("_progress", "_show_held", "_notice", "_show", "_unfold")]
+FAULTY = [*((of, name, level) for of, name in [*QUIET, (Board, "notice")] for level in (0, -1))]
+
+
+@pytest.mark.parametrize("fault", [ValueError("a column too many"), KeyError("a column too many")], ids=repr)
+@pytest.mark.parametrize("of, where, level", [*FAULTY, (Board, "output", 0), (Board, "scrolling", 0)])
 def test_a_fault_in_the_view_is_named_once_and_the_run_goes_on_in_plain_lines(
-    where: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    of: type,
+    where: str,
+    level: int,
+    fault: Exception,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed = threading.Event()
 
-    def fail(*args: object) -> None:
+    def fail(*args: object, **named: object) -> None:
         failed.set()
-        raise ValueError("a column too many")
+        raise fault
 
-    monkeypatch.setattr(LaunchView, where, fail)
-    with LaunchView(["h"]) as view:
-        view(out(b"one\n"))
+    monkeypatch.setattr(of, where, fail)
+    with LaunchView(["h"], level=level) as view:
+        view(out(b"one\nha"))
         view(Notice("warning", "odd", "h"))
         assert failed.wait(60)
-        view(out(b"two\nthr"))
+        view(out(b"lf\nthr"))
         view(out(b"err\n", 1, "stderr"))
+        view(Notice("error", "the run failed", "h"))
+    said, shows = capfdbinary.readouterr(), level == 0
+    assert said.out == b"[h:0] one\n[h:0] half\n[h:0] thr\n" * shows
+    assert said.err.count(b"a fault in what fleet shows here: " + type(fault).__name__.encode()) == 1
+    assert said.err.count(b"[h:1] err\n") == said.err.count(b"warning: odd") == shows
+    assert said.err.count(b"error: the run failed") == 1 and b"Traceback" not in said.err
+
+
+def fails_at(odd: bytes, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Has the view fail at this line. Returns what is set once another one was written."""
+    shown, write = threading.Event(), launch_view.write_line
+
+    def fail(label: str, line: bytes, out: Any) -> None:
+        if line == odd:
+            raise KeyError("a column too many")
+        write(label, line, out)
+        shown.set()
+
+    monkeypatch.setattr(launch_view, "write_line", fail)
+    return shown
+
+
+def test_a_fault_in_the_middle_of_a_line_costs_none_of_it(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first half came, and was taken, with an event before the one in which the fault shows."""
+    shown = fails_at(b"half", monkeypatch)
+    with LaunchView(["h"]) as view:
+        view(out(b"one\nha"))
+        assert shown.wait(60)
+        view(out(b"lf\nthr"))
+        view(out(b"ee\n"))
+    assert capfdbinary.readouterr().out == b"[h:0] one\n[h:0] half\n[h:0] three\n"
+
+
+@pytest.mark.parametrize("before", [b"10%\r", b"10%\r20%\r"])
+def test_a_fault_in_the_middle_of_a_progress_bar_leaves_its_last_state(
+    before: bytes, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = fails_at(b"100%", monkeypatch)
+    with LaunchView(["h"]) as view:
+        view(out(b"one\n" + before))
+        assert shown.wait(60)
+        view(out(b"100%\n"))
+    first, *progress, last = capfdbinary.readouterr().out.splitlines()
+    assert first == b"[h:0] one" and last == b"[h:0] 100%"
+    assert {*progress} <= {b"[h:0] 10%", b"[h:0] 20%"}, "the bar's state, now and then"
+
+
+def test_a_fault_in_the_plain_lines_too_costs_no_other_line(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise KeyError("host")
+
+    monkeypatch.setattr(Lines, "feed", fail)
+    monkeypatch.setattr("fleet.cli.screen.output.proposed", fail)
+    with LaunchView(["h"]) as view:
+        view(out("one\nzw\x1bö\n".encode()))
+        view(Notice("warning", "odd \x1b", "h"))
     said = capfdbinary.readouterr()
-    assert said.out == b"[h:0] one\n[h:0] two\n[h:0] thr\n"
-    assert said.err.count(b"a fault in what fleet shows here: ValueError: a column too many") == 1
-    assert b"[h:1] err\n" in said.err and said.err.count(b"warning: odd") == 1
+    assert said.out == b"[h:0] one\n[h:0] zw\\x1b\\xc3\\xb6\n"
+    assert said.err.endswith(b"warning: odd \\x1b\n") and b"Traceback" not in said.err
 
 
 def test_a_fault_in_a_live_line_is_named_and_the_work_goes_on(capfd: pytest.CaptureFixture[str]) -> None:

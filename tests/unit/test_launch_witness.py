@@ -3,6 +3,7 @@ stop in time."""
 
 from __future__ import annotations
 
+import threading
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from fleet.ops.run.plan.plan import plan
 from fleet.protocol.messages.run import Verdict
 from fleet.requests.launch import Launch
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, JobEnd
 from fleet.transport.local import LocalTransport
 from tests.clock import HandClock
 from tests.liar import Says
@@ -60,6 +61,16 @@ def test_none_answers_or_none_has_ended() -> None:
     assert not witness.look((), 0.0) and not links.asked
     until(lambda: bool(witness.look(HOSTS, 0.0)) or len(links.asked) > 3)
     assert not witness.look(HOSTS, 0.0)
+
+
+def test_an_error_of_ours_in_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = list[Any]()
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    monkeypatch.setattr(Witness, "_ask", lambda *_: {}["fault"])
+    witness = Witness("r", Links(""), HandClock())
+    assert not witness.look(HOSTS, 0.0)
+    until(lambda: bool(shown))
+    assert shown[0].exc_type is KeyError and shown[0].thread.name == "witness"
 
 
 def test_who_is_told_to_stop_and_has_not_in_time() -> None:
@@ -116,17 +127,50 @@ def test_ranks_have_the_signal_that_a_terminal_sends_where_one_did(
     assert sent == [interrupt]
 
 
+NOT_KNOWN = JobEnd("ended by a signal", 130, known=False)
+
+
+@pytest.mark.parametrize(
+    ("later", "by_another", "by", "code"),
+    [
+        (JobEnd("TIMEOUT", 124), None, "queue", 124),
+        (NOT_KNOWN, None, "queue", 130),
+        (None, None, "interrupt", 130),  # a signal of the user's
+        (JobEnd("TIMEOUT", 124), stopped_by("ada@head"), "stop", 130),
+    ],
+)
+def test_ranks_do_not_wait_for_the_reason_of_their_stop(
+    later: JobEnd | None, by_another: Verdict | None, by: str, code: int
+) -> None:
+    """Their batch system answers late: what it answers while they save their work is the run's end."""
+    record = plan(Inventory((Host("a", "a"),)), Job("t.py"), Launch("t.py"), "r").record(0.0)
+    sent, answers, gang = list[Any](), [NOT_KNOWN, later], Gang({"a": (0, ())})
+    follower: Any = SimpleNamespace(silent_since=None, stop=lambda grace, end, **_: sent.append(end))
+    transport: Any = SimpleNamespace(ended=lambda seconds, signalled: answers.pop(0))
+    runtime = Runtime(transport, clock=HandClock())
+    stopping = Stopping(record, gang, {"a": follower}, runtime, lambda *_: None)
+    runtime.cancel.within = 25.0
+    runtime.cancel.set(asked=False)
+    stopping.watch()
+    assert [(it["by"], it["message"]) for it in sent] == [("queue", "ended by a signal")]
+    gang.end = by_another or gang.end
+    stopping.learn_why()
+    assert gang.end is not None and (gang.end["by"], gang.end["code"]) == (by, code) and gang.end["who"]
+
+
 def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """How its part ended is known; a process that stays behind brings the rest."""
     sent: list[str] = []
-    monkeypatch.setattr(module, "stop_behind", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7)
+    monkeypatch.setattr(
+        module, "stop_in_background", lambda _, hosts, *__: sent.extend(host.name for host in hosts) or 7
+    )
     record = plan(Inventory(tuple(Host(name, name) for name in "ab")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, said, given_up = Gang({"a": (0, ()), "b": (1, ())}), list[str](), list[str]()
     clock = HandClock(10_000.0)
     hour = clock.now - 3600
     followers: dict[str, Any] = {
-        "a": SimpleNamespace(silent_since=None, shut=None, give_up=lambda: given_up.append("a")),
-        "b": SimpleNamespace(silent_since=hour, shut=None, give_up=lambda: given_up.append("b")),
+        "a": SimpleNamespace(silent_since=None, refusal=None, give_up=lambda: given_up.append("a")),
+        "b": SimpleNamespace(silent_since=hour, refusal=None, give_up=lambda: given_up.append("b")),
     }
     runtime = Runtime(LocalTransport(), clock=clock)
     stopping = Stopping(record, gang, followers, runtime, lambda level, text, event, *_, **__: said.append(event.event))
@@ -144,13 +188,14 @@ def test_a_node_that_goes_while_its_last_logs_come_is_not_lost(monkeypatch: pyte
 @pytest.mark.parametrize("cut", ["ab", "a"])
 def test_spares_tell_whose_fault_it_is_that_all_are_silent(cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """cut: of the spares, who does not answer."""
-    monkeypatch.setattr(module, "stop_behind", lambda *_: None)
+    monkeypatch.setattr(module, "stop_in_background", lambda *_: None)
     record = plan(Inventory(tuple(Host(name, name) for name in "xy")), Job("t.py"), Launch("t.py"), "r").record(0.0)
     gang, links, said = Gang({"x": (0, ()), "y": (1, ())}), Links(cut), list[str]()
     clock = HandClock()
     hour = clock.now - 60  # longer than the patience, less than the lease
     followers: dict[str, Any] = {
-        name: SimpleNamespace(silent_since=hour, shut=None, give_up=list, stop=lambda *_, **__: None) for name in "xy"
+        name: SimpleNamespace(silent_since=hour, refusal=None, give_up=list, stop=lambda *_, **__: None)
+        for name in "xy"
     }
 
     def say(level: str, message: str, event: RunEvent, *_: Any) -> None:

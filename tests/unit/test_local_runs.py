@@ -78,26 +78,26 @@ def test_a_run_that_is_still_stopped_is_not_taken_away(tmp_path: Path, capfd: py
     """Who waits for its host would write to a folder that is gone, or make it again."""
     folder = ended(tmp_path, "r0", time.time() - DAY, exit_code=1)
     (seen,) = fleet.runs(tmp_path)
-    RunFolder(folder).stop_on(["gpu1", "gpu2"])
+    RunFolder(folder).set_stopping(["gpu1", "gpu2"])
     assert old(tmp_path, "--keep", "0") == [] and fleet.runs(tmp_path)[0].stopping == ["gpu1", "gpu2"]
     assert run(["runs", "--runs-dir", str(tmp_path)]) == 0
     assert "failed, still stopped on gpu[1-2]" in capfd.readouterr().out
     with pytest.raises(UsageError, match="still stops it") as refused:
         prune(seen)
     assert refused.value.hint == f"fleet forget {folder.name}" and (folder / "summary.json").exists()
-    RunFolder(folder).stop_on([])
+    RunFolder(folder).set_stopping([])
     assert old(tmp_path, "--keep", "0") == [folder.name]
 
 
 def test_two_that_stop_a_run_on_different_hosts_are_both_known(tmp_path: Path) -> None:
     """Whoever is done first leaves the other one on record."""
     folder = RunFolder(ended(tmp_path, "r0", time.time() - DAY, exit_code=1))
-    folder.stop_on(["gpu1"])
-    other = threading.Thread(target=lambda: (folder.stop_on(["gpu2"]), folder.stop_on([])))
+    folder.set_stopping(["gpu1"])
+    other = threading.Thread(target=lambda: (folder.set_stopping(["gpu2"]), folder.set_stopping([])))
     other.start()
     other.join()
     assert fleet.runs(tmp_path)[0].stopping == ["gpu1"]
-    folder.stop_on([])
+    folder.set_stopping([])
     assert fleet.runs(tmp_path)[0].stopping == [] and not (folder.path / "state.json").exists()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.transport.program import Program, last_word
+from fleet.transport.program import Program, last_message
 from fleet.transport.shell import stdin_eaten
 from fleet.transport.streams import STDERR_BYTES, Streams
 from tests.hostile import HOST
@@ -74,6 +74,6 @@ def test_pings_that_a_slow_program_has_not_read_are_no_spec_of_the_next() -> Non
     ):
         for _ in range(3):  # while it starts
             program.ping()
-        last_word(program, dict[str, Any])
+        last_message(program, dict[str, Any])
         program.go_on(spec)
-        assert last_word(program, dict[str, Any])["event"] == "runs"
+        assert last_message(program, dict[str, Any])["event"] == "runs"

@@ -197,6 +197,24 @@ def test_the_end_that_a_platform_makes_is_no_failure(meet: Meet) -> None:
     assert found["end"]["message"] == "a was ended by signal 15 of its platform"
 
 
+@pytest.mark.parametrize("number", [2, 15])
+def test_who_comes_back_while_all_stop_still_has_the_whole_grace(meet: Meet, number: int) -> None:
+    it = meet(2)
+    first, second = it.all("a", "b")
+    first.line.send(event="signal", number=number)
+    stops = [each.line.receive(20.0) for each in (first, second)]
+    second.line.close()
+    it.pass_time(2.0, first)
+    it.resume(second)
+    stops.append(second.line.receive(20.0))
+    for stop in stops:
+        assert stop is not None and (stop["op"], stop["grace"], stop["interrupt"]) == ("stop", 25.0, number == 2)
+    for each in (first, second):
+        each.rank(0, None, asked=True)
+        each.exit(128 + number, "stopped", reason="x", cause="asked")
+    assert [verdict["code"] for verdict in verdicts(first, second)] == [128 + number] * 2
+
+
 # -- who is lost ----------------------------------------------------------------------------------------------
 def test_a_container_that_is_lost_ends_the_others(meet: Meet) -> None:
     it = meet(2)

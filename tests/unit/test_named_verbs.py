@@ -21,10 +21,10 @@ FLEET = Path(__file__).parents[2] / "fleet"
 FOREIGN = {
     *("--crypt-method", "--sha-rounds"),  # chpasswd's
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
-    *("--jobs", "--me", "--array", "--signal"),  # of Slurm
+    *("--jobs", "--me", "--array", "--signal", "--export", "--clu"),  # of Slurm
     *("--master_addr", "--master_port"),  # of torchrun
     *("--progress-bar", "--only-binary", "--python-version"),  # of pip
-    *("--node-rank", "--map-by"),  # of fleet.pyz, mpirun
+    *("--node-rank", "--map-by", "--tasks-per-node", "--nth"),  # of fleet.pyz, mpirun, flux
     "--autotuning",
     "--deepspeed_config",
     "--list",
@@ -116,7 +116,7 @@ def test_no_help_names_one_either() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["'fleet check --nonsense' tests it", "run 'fleet top'", "fleet halt RUN ends it", "give it --nodal"]
+    "text", ["'fleet check --nonsense' tests it", "run 'fleet peak'", "fleet halt RUN ends it", "give it --nodal"]
 )
 def test_the_test_would_find_one(text: str) -> None:
     assert wrong(text)

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.answers.runs import FirstFailure, LeftEarly
 from fleet.model import Host
-from fleet.ops.run.end.next_steps import next_steps, typed_here
+from fleet.ops.run.end.failure import next_steps, typed_here
 from tests.command_lines import accept
 from tests.plans import planned
 

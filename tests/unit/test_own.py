@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError, UsageError
+from fleet.ops.run.kept.documents import reminders
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.local import local_runs, names, passed_over, prune
-from fleet.ops.run.kept.state import reminders
 from tests.events import happened
 from tests.in_process import typed as run
 

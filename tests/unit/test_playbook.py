@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 
 from fleet.errors import FleetError, InventoryError, UsageError
 from fleet.playbook.read import load, parse
-from fleet.playbook.steps import Param, play, starting_at
+from fleet.playbook.steps import Param, starting_at
 from tests.in_process import typed as run
 
 
 class FakeVerbs:
-    """Two verbs; records what was run. A step of `echo` with the word "refused" is a usage error."""
-
-    def __init__(self, codes: Mapping[str, int] | None = None) -> None:
-        self.ran: list[list[str]] = []
-        self.codes = codes or {}
+    """Two verbs. A step of `echo` with the word "refused" is a usage error."""
 
     def names(self) -> list[str]:
         return ["echo", "launch"]
@@ -41,10 +37,6 @@ class FakeVerbs:
     def validate(self, argv: Sequence[str]) -> None:
         if "refused" in argv:
             raise UsageError("the verb says no", hint="ask nicely")
-
-    def run(self, argv: Sequence[str]) -> int:
-        self.ran.append(list(argv))
-        return self.codes.get(argv[-1], 0)
 
 
 def test_a_playbook_knows_its_folder(tmp_path: Path) -> None:
@@ -167,23 +159,6 @@ def test_any_text_gives_steps_or_a_fleet_error(text: str) -> None:
     assert all(step.argv[0] in ("echo", "launch") for step in steps)
 
 
-def played(text: str, codes: Mapping[str, int]) -> tuple[int, list[str], list[int]]:
-    verbs = FakeVerbs(codes)
-    failures: list[int] = []
-    code = play(parse(text, "p.yaml", verbs), verbs, lambda step: None, lambda step, c: failures.append(c))
-    return code, [argv[-1] for argv in verbs.ran], failures
-
-
-def test_play_stops_at_the_first_failure_with_its_code() -> None:
-    assert played("- echo: [a]\n- echo: [b]\n- echo: [c]", {"b": 122}) == (122, ["a", "b"], [122])
-
-
-def test_ignored_errors_do_not_stop_it_but_an_interrupt_does() -> None:
-    text = "- {echo: [a], ignore-errors: true}\n- echo: [b]"
-    assert played(text, {"a": 3}) == (0, ["a", "b"], [3])
-    assert played(text, {"a": 130}) == (130, ["a"], [130])
-
-
 # -- against the real command line ---------------------------------------------------------------------
 def test_the_real_verbs_are_validated_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "p.yaml"
@@ -226,6 +201,29 @@ def test_play_runs_steps_in_process_with_the_common_options(tmp_path: Path, capf
         "me: would run echo w '$(id)'\nme,you: would run, in its shell: exit 4\n"
         "me,you: would run, in its shell: exit 3\nme,you: would run touch never\n"
     )
+
+
+def test_steps_have_the_hosts_of_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "4")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "zz[01-02]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    (tmp_path / "p.yaml").write_text("- exec: [hostname]\n- {exec: [id], on: zz01}\n")
+    assert run(["--on", "slurm", "--dry-run", "play", "p.yaml"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "zz[01-02]: would run hostname\nzz01: would run id\n"
+    assert "$ fleet --on=slurm --dry-run exec hostname" in err and "--transport" not in err, err
+
+
+def test_an_interrupt_is_never_ignored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.yaml").write_text("hosts: {me: {}}\n")
+    book = tmp_path / "p.yaml"
+    book.write_text("- {exec: {shell: exit 130}, ignore-errors: true}\n- exec: [echo, never]\n")
+    assert run(["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "play", str(book)]) == 130
+    out, err = capfd.readouterr()
+    assert out == "" and f"{book}:1: this step ended in 130; 1 behind it was not run\n" in err
 
 
 def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"spares": -1}, "spares -1: must be a whole number, 0 or more", ["--spares", "-1"]),
     ({"nnodes": "4:2"}, "nnodes 4:2: not a number of nodes", ["--nnodes", "4:2"]),
     ({"nproc_per_node": 0}, "nproc_per_node 0: not a number of ranks", ["--nproc-per-node", "0"]),
-    ({"force": True}, "force has a meaning with --sync only", ["--force"]),
+    ({"force": True}, "force has a meaning with --sync or --wheels only", ["--force"]),
     ({"master_port": 70000}, "master_port 70000: must be a whole number from 0 to 65535", []),
     ({"max_restarts": 1.5}, "max_restarts 1.5: must be a whole number, 0 or more", []),
     ({"keep_env": ["A"]}, "keep_env has a meaning with --clean-env only", ["--keep-env", "A"]),
@@ -149,11 +149,11 @@ DOORS: dict[str, tuple[dict[str, str | None], set[str]]] = {
     "kill-port": ({"agree": None}, {"yes"}),
     "setup-ssh": ({"password": None, "limit": None, "confirm": None, "ask_password": None}, set()),
     "build": ({}, set()),
-    "attach": ({}, {"ranks"}),
+    "attach": ({}, {"ranks", "no_fold"}),
     "stop": ({}, set()),
     "forget": ({}, set()),
     "ps": ({}, {"watch"}),
-    "logs": ({}, set()),
+    "logs": ({}, {"no_fold"}),
     "stacks": ({}, {"all_threads"}),
     "get": ({}, {"sources"}),
 }
@@ -197,7 +197,7 @@ def test_what_is_said_holds_no_value_of_a_variable() -> None:
 
 def test_each_option_is_a_field() -> None:
     """What is called otherwise on the command line is translated in one place."""
-    own = {"again", "from_", "yes", "ranks", "env_file", "no_preflight"}  # of the command line alone
+    own = {"again", "from_", "yes", "ranks", "no_fold", "env_file", "no_preflight"}  # of the command line alone
     theirs = {"rdzv_endpoint", "num_processes"}  # other launchers' names
     elsewhere = {"preflight", "folder", "repeats", "claims", "attempt", "options"}
     fields, params = set(fields_of("launch")), set(options_of("launch", "EngineOption", "SourceOption"))

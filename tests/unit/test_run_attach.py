@@ -89,12 +89,12 @@ def test_of_an_old_run_no_other_node_comes() -> None:
 def test_who_attaches_waits_for_all_nodes_of_another_attempt() -> None:
     """Its first node begins before the others."""
     before, after = ({"about": about(time.time(), nnodes=2, max_restarts=1, attempt=attempt)} for attempt in (0, 1))
-    first = node(0, before, after, follows=[ends(0, b"fails\n", 7), ends(0, b"goes on\n", attempt=1)])
-    second = node(1, before, before, after, follows=[ends(1, b"fails\n", 7), ends(1, b"goes on\n", attempt=1)])
+    first = node(0, before, after, follows=[ends(0, b"a fails\n", 7), ends(0, b"a goes on\n", attempt=1)])
+    second = node(1, before, before, after, follows=[ends(1, b"b fails\n", 7), ends(1, b"b goes on\n", attempt=1)])
     done = attach(first, second)
     assert done.code == 0 and sorted(done.out.splitlines()) == [
-        "[a:0] fails",
-        "[a:0] goes on",
-        "[b:1] fails",
-        "[b:1] goes on",
+        "[a:0] a fails",
+        "[a:0] a goes on",
+        "[b:1] b fails",
+        "[b:1] b goes on",
     ], done

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.ops.run.follow.follow import Heard, Over
+from fleet.ops.run.follow.follow import FollowEnd, FollowEvent
 from tests.in_process import Outcome, command_line
 from tests.moments import just_before
 from tests.run_folders import Leader, an_id, run_folder
@@ -55,7 +55,7 @@ def test_logs_go_on_when_another_takes_a_run_over(folder: Path) -> None:
 
 
 def test_logs_that_no_process_brings_any_more_are_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.ops.run.find.bring.LEFT_SECONDS", 0.0)
+    monkeypatch.setattr("fleet.ops.run.find.logs.LEFT_SECONDS", 0.0)
     leader = Leader(folder)
     with just_before("open", folder / "a/rank0.out", leader.release, nth=3):
         done = logs("-f")
@@ -72,11 +72,19 @@ class Full(threading.Thread):
         self.host, self.post = host, how.post
 
     def run(self) -> None:
-        self.post(Heard(self.host.name, "blocked", "No space left on device", 0.0))
-        self.post(Heard(self.host.name, "over", Over(False), 0.0))
+        end = FollowEnd(False, blocked="No space left on device")
+        self.post(FollowEvent(self.host.name, "over", end, 0.0))
 
     def give_up(self) -> None:
         pass
+
+
+def test_a_run_that_its_node_has_no_more_is_not_complete(folder: Path) -> None:
+    follow = [{"event": "failed", "message": "no such run", "hint": None}]
+    nodes = Scripted({"a": {"list_runs": lists(part(RUN, about=about())), "follow": follow}})
+    done = command_line(["logs", RUN], nodes)
+    said = "error: host a: its logs are not complete here: no such run"
+    assert done.code == 1 and done.err.strip() == said, done
 
 
 def test_a_full_disk_here_is_why_logs_are_not_complete(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

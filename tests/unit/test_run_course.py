@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fleet.answers.runs import FirstFailure, RunSummary
 from fleet.errors import ConnectError
 from fleet.model import Host, Report, Result
-from fleet.ops.run.launch.course import Course
+from fleet.ops.run.launch.begin import Course
 from tests.in_process import Outcome, command_line
 from tests.plans import Plan, planned
 
@@ -26,8 +28,9 @@ def ended(plan: Plan, what: str | None = "rank", lost: tuple[str, ...] = ()) -> 
         for host in plan.hosts
         for state in ["lost" if host.name in lost else "stopped"]
     )
-    failure = what and {"what": what, "host": lost[0] if lost else "a", "message": "it failed"}
-    return Report("launch", results, 1, {"first_failure": failure, "end": {"first": failure}})
+    failure = FirstFailure(lost[0] if lost else "a", what=what, message="it failed") if what else None
+    end: Any = {"first": failure and {"what": failure.what, "host": failure.host, "message": failure.message}}
+    return Report("launch", results, 1, answer=RunSummary(first_failure=failure, end=end))
 
 
 def names(plan: Plan) -> str:

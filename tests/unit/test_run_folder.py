@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import stat
 import threading
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
+from fleet.node.base.processes import forked
+from fleet.node.base.run_folder import note
 from fleet.ops.run.kept.folder import RunFolder
 from tests.events import happened
 from tests.moments import just_before
@@ -110,3 +113,23 @@ def test_logs_of_an_attempt_that_is_the_last_after_all_come_back(tmp_path: Path)
     found = {str(path.relative_to(folder.path)) for path in folder.path.glob("**/rank*.out")}
     assert found == {"a/rank0.out", "attempt1/a/rank0.out", "attempt1/b/rank1.out"} and folder.attempt == 0
     assert (folder.path / "a/rank0.out").read_text() == "0\nlate\n" and folder.is_aside(1)
+
+
+def test_a_note_that_the_disk_has_no_room_for_leaves_no_half_of_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    log.write_bytes(b"of a rank\n")
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+        note(str(tmp_path), "a line that is longer than that")
+
+    assert os.waitpid(forked(work), 0)[1] == 0
+    assert log.read_bytes() == b"of a rank\n"
+    note(str(tmp_path), "a line")
+    assert log.read_bytes() == b"of a rank\nfleet: a line\n"
+
+
+def test_a_note_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "node.log").symlink_to(tmp_path / "another")
+    note(str(tmp_path), "a line")
+    assert not (tmp_path / "another").exists()

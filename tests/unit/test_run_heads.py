@@ -20,7 +20,7 @@ from tests.leaders import holder
 
 MAIN = "from fleet.cli.main import main; main()"
 # nobody waits for the end of its pause between two attempts
-SLOW = f"import fleet.node.gang.attempts as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0; {MAIN}"
+SLOW = f"import fleet.node.gang.verdict as it; it.PAUSE_SECONDS = it.MAX_PAUSE_SECONDS = 600.0; {MAIN}"
 SAVES = "#!/bin/sh\ntrap 'sleep 1; exit 0' TERM\necho begun\nwhile :; do sleep 0.1; done\n"
 FAILS = "#!/bin/sh\necho attempt $FLEET_ATTEMPT of $WORD\n[ $FLEET_ATTEMPT != 0 ] || exit 7\n"
 
@@ -121,7 +121,8 @@ def test_sigterm_to_who_watches_a_job_leaves_the_job(
     gone = tmp_path / "gone"
     programs = {
         "sbatch": "echo 17",
-        "squeue": f"[ -e {gone} ] && echo '17|CANCELLED by 0||' || echo '17|PENDING|N/A|Priority'",
+        "squeue": f"[ -e {gone} ] && state=CANCELLED || state=PENDING\n"
+        'echo "17|$state|N/A|$(realpath runs/latest/job.sh)|Priority"',
         "scancel": f"touch {gone}",
         "sacct": "exit 1",
         "scontrol": 'echo "JobId=17 UserId=me($(id -u)) Command=$(realpath runs/latest/job.sh) "',

@@ -19,8 +19,8 @@ import fleet
 from fleet.events import Event, Notice
 from fleet.node.base.processes import myself
 from fleet.node.gang.ends import run_end
+from fleet.ops.run.kept.documents import written
 from fleet.ops.run.kept.folder import RunFolder, led_already
-from fleet.ops.run.kept.state import written
 from tests.in_process import Outcome, command_line, reached_by
 from tests.leaders import holder
 from tests.moments import just_before
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from fleet.node.base.processes import myself
 from fleet.ops.run.kept.folder import RunFolder, led_already
-from fleet.ops.run.kept.state import written
+from fleet.ops.run.kept.documents import written
 folder = RunFolder(Path(sys.argv[1]))
 print(folder.hold(), flush=True)
 folder.lead(None)

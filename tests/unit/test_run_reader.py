@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.model import Inventory
-from fleet.ops.run.kept.reader import LogsPlan, Reader
+from fleet.ops.run.kept.reader import Reader
 from fleet.requests.runs import Logs
 from tests.run_folders import run_folder
 
@@ -37,8 +36,8 @@ def set_aside(folder: Path, attempt: int, *hosts: str) -> None:
 def reader(
     folder: Path, show: Callable[[bytes], object], begins: Mapping[str, Mapping[str, int]] | None = None
 ) -> Reader:
-    plan = LogsPlan(Inventory(()), Logs(run="t", runs_dir=folder.parent, follow=True))
-    return Reader(folder, plan, lambda output: show(output.data), begins)
+    request = Logs(run="t", runs_dir=folder.parent, follow=True)
+    return Reader(folder, request, lambda output: show(output.data), begins)
 
 
 def test_what_is_shown_begins_where_the_nodes_reported_and_another_attempt_as_a_whole(folder: Path) -> None:

@@ -14,7 +14,7 @@ from fleet.node.gang.ends import run_end
 from fleet.node.run.list_runs import runs
 from fleet.ops.run.end.summary import decide, summarise
 from fleet.ops.run.find.find import read
-from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.follow.follow import FollowEvent
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import plan
@@ -49,7 +49,7 @@ class Node:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fleet.node.gang.attempts.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("fleet.node.gang.verdict.PAUSE_SECONDS", 0.0)
     return tmp_path
 
 
@@ -100,10 +100,10 @@ def test_the_code_of_the_verdict_is_that_of_the_first_failure(here: Path) -> Non
     record = plan(hosts, Job("t.py"), Launch("t.py"), RUN).record(0.0)
     run = Run(record, RunFolder.create(here / "runs", RUN), {}, Runtime(LocalTransport()))
     for host in "ab":
-        run._on_message(Heard(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))
+        run._on_message(FollowEvent(host, "message", {"event": "clock", "up": None, "sent": 90.0}, 90.01))
     for host, rank, status, when in (("b", 1, 22, 100.05), ("a", 0, 11, 100.0)):
         end = {"event": "rank", "rank": rank, "status": status, "time": when, "sent": when}
-        run._on_message(Heard(host, "message", end, 100.06))
+        run._on_message(FollowEvent(host, "message", end, 100.06))
     assert run.gang.end and run.gang.end["code"] == 22
     verdict = decide(record, run.gang, run.logs)
     report = summarise(record, run.gang, run.logs, [], 1.0, verdict)

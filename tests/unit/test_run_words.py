@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.ops.run.kept.word import choose, is_part_of_name
+from fleet.ops.run.kept.local import choose, is_part_of_name
 from tests.in_process import Outcome, command_line
 from tests.run_folders import an_id, run_folder
 from tests.scripted import STOPPED, Scripted, Spec, about, lists, part

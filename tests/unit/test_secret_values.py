@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.inventory.secret import kept, masked, masked_words
+from fleet.inventory.secret import kept, masked, masked_argv, secret_in
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,52 @@ def test_what_may_be_one_is_not(name: str, value: str) -> None:
     ],
 )
 def test_a_scripts_arguments_are_told_without_secrets(words: str, told: str | None) -> None:
-    assert masked_words(words.split()) == (told or words).split()
+    assert masked_argv(words.split()) == (told or words).split()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("PASSWORD='a$bcd'", "PASSWORD=***"),
+        ("PASSWORD=$'abc'", "PASSWORD=***"),
+        ("cd x;PASSWORD=abc", "PASSWORD=***"),
+        ("export WANDB_API_KEY=abc123", "WANDB_API_KEY=***"),
+        ('export MY_SECRET_KEY="abc def"', "MY_SECRET_KEY=***"),
+        ("export A=1 HF_TOKEN=hf_abcdefghijklmnop", "HF_TOKEN=***"),
+        ("export ETH_KEY=0x0123456789012345678901234567890123456789", "ETH_KEY=***"),
+        ("login --token abcdef", "--token ***"),
+        ("export HF_TOKEN=${HF_TOKEN:-hf_abcdefghijklmnopqr}", "HF_TOKEN=***"),
+        ("t.py --sort-key loss --monitor-key val/loss", None),
+        (f"wandb login {'0123456789' * 4}", "login ***"),
+        (f"wandb login --host=https://x '{'0123456789' * 4}'", "login ***"),
+        ("curl -H 'Authorization: Bearer abc' https://x", "Authorization: ***"),
+        ('curl -H "PRIVATE-TOKEN: abc" https://x', "PRIVATE-TOKEN: ***"),
+        ("curl https://me:pw@host/x", "***"),
+        ("curl https://x/?a=1&api_key=abc", "api_key=***"),
+        ("bash -c 'export HF_TOKEN=abc; x'", "HF_TOKEN=***"),
+    ],
+)
+def test_a_secret_in_a_line_for_a_shell(line: str, shown: str) -> None:
+    """Only its name is shown, nothing else of the line."""
+    assert secret_in(line) == shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PYTHON_KEYRING_BACKEND=keyring.backends.null.Keyring",
+        "export UCX_IB_PKEY=0x8001",
+        "SSH_AUTH_SOCK=/tmp/x; HF_TOKEN_PATH=~/x; PWD=/x",
+        "export WANDB_API_KEY_FILE=x HF_TOKEN=; A_KEY=''",
+        "source env.sh --token-file /x",
+        "export WANDB_API_KEY=$(cat ~/.key); A_TOKEN=`cat x y`",
+        'export HF_TOKEN="$HF"',
+        'curl -H "Authorization: Bearer $TOKEN" -H "Authorization: $(cat x)" https://x',
+        'wandb login "$(cat x)"; wandb login $KEY',
+        f"git checkout {'0123456789' * 4}",
+        "bash --login setup.sh; docker login -u me --password-stdin registry.example",
+        "--key-dim 64 --max-tokens=512 it's a\\ b",
+    ],
+)
+def test_a_line_for_a_shell_without_a_secret(line: str) -> None:
+    assert secret_in(line) is None

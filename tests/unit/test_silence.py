@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.transport.base import Silence
+from fleet.transport.base import Watchdog
 from tests.unit.conftest import Clock
 
 
 def test_time_in_which_we_were_held_up_is_nobodys_silence(clock: Clock) -> None:
-    silent = Silence()
+    silent = Watchdog()
     for _ in range(20):
         clock.now += 0.5
         waited = silent.seconds()
@@ -16,5 +16,5 @@ def test_time_in_which_we_were_held_up_is_nobodys_silence(clock: Clock) -> None:
     assert silent.seconds() == 10.0
     clock.now += 0.5
     assert silent.seconds() == 10.5
-    silent.word()
+    silent.received()
     assert silent.seconds() == 0.0

@@ -77,7 +77,6 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
         ("fleet gpu2", "fleet ssh gpu2"),
         ("fleet squeue -u me", "fleet --on slurm ps"),
         ("fleet sinfo -N", "fleet hosts --from slurm"),
-        ("fleet top", "fleet ps"),
         ("fleet python train.py --lr 1", "fleet launch train.py --lr 1"),
         (
             "fleet A=1 torchrun --nproc-per-node 2 -m pkg.train a",
@@ -99,10 +98,6 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
         (
             "fleet launch --on slurm -N 2 --engine accelerate --debug --nodelist=n1 t.py",
             "fleet launch --on slurm --nodes 2 --engine accelerate --engine-arg=--debug --nodelist n1 t.py",
-        ),
-        (
-            "fleet launch --on slurm -N2 -d afterok:17 t.py",
-            "fleet launch --on slurm --nodes 2 --sbatch-arg=--dependency=afterok:17 t.py",
         ),
     ],
 )

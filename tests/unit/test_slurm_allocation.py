@@ -8,6 +8,7 @@ import pytest
 
 from fleet.errors import UsageError
 from fleet.sources.slurm.allocation import addresses, counts, gpus, hosts
+from fleet.transport.slurm import route_to
 from tests.slurm_answers import JOB, NODES
 
 ENV = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "zz[01-03]", "SLURM_TASKS_PER_NODE": "8(x2),4"}
@@ -38,6 +39,13 @@ def test_gpus_and_addresses_of_nodes() -> None:
     assert gpus(JOB) == {"zz01": 2, "zz02": 2, "zz03": 4}
     assert dict(addresses(NODES)) == {"zz01": "127.0.0.1", "zz02": "127.0.0.2"}
     assert gpus("") == {} and dict(addresses("slurm_load_node error")) == {}
+
+
+def test_a_node_whose_own_name_is_a_loopback_has_the_address_of_its_route() -> None:
+    """As Debian's installer has it in /etc/hosts: ranks of others could not meet there."""
+    env = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "zz[01-02]", "SLURM_GPUS_ON_NODE": "2"}
+    nodes = "NodeName=zz01 NodeAddr=127.0.1.1 x\nNodeName=zz02 NodeAddr=198.51.100.7 x\n"
+    assert [it.address for it in hosts(env, "", nodes)] == [route_to("198.51.100.7") or "127.0.1.1", "198.51.100.7"]
 
 
 def test_hosts_of_an_allocation() -> None:

@@ -8,6 +8,8 @@ from fleet.slurmconf import SlurmNode, gres_conf, node_of, slurm_conf
 def test_a_node_of_a_hosts_facts() -> None:
     facts = {"memory": {"total": 100 << 30}, "cpu": {"count": 64}, "gpus": [{"index": 0}, {"index": 1}]}
     assert node_of("a1", "10.0.0.1", facts) == SlurmNode("a1", 64, 100352, ("/dev/nvidia0", "/dev/nvidia1"), "10.0.0.1")
+    facts["gpus"] = [{"index": 0, "minor": 0}, {"index": 1, "minor": 2}]  # the one between has failed
+    assert node_of("a1", "a1", facts).gpus == ("/dev/nvidia0", "/dev/nvidia2")
     assert node_of("a1", "a1", {}) == SlurmNode("a1", 1, 1)
     named = node_of("a1", "10.0.0.1", {"hostname": "node7.lan"})
     text = slurm_conf([named], cluster="c", partition="p")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def test_the_script_is_one_for_plain_sbatch(tmp_path: Path) -> None:
         made=["made by\nhand"],
     )
     assert found[0] == "#!/bin/bash" and found[-1] == "exec fleet launch t.py 'a b; rm'"
-    assert {"#SBATCH --nodelist=n[1-2],n3", "#SBATCH --exclude=n9", "#SBATCH -H"} < set(found)
+    assert {"#SBATCH --nodelist=n[1-2],n3", "#SBATCH --exclude=n9", "#SBATCH --hold"} < set(found)
     assert {"#SBATCH --mail-type=END", "#SBATCH --signal=TERM@121"} < set(found), "Slurm's KillWait is shorter"
     assert '#SBATCH --constraint="a&b \\"c\\""' in found and "# made by hand" in found
     assert [line for line in found if not line.startswith("#")] == [found[-1]], (
@@ -59,16 +61,59 @@ def test_the_script_is_one_for_plain_sbatch(tmp_path: Path) -> None:
     "options, word",
     [
         ({"sbatch_arg": ("--array=0-3",)}, "a run is one job, or"),
-        ({"sbatch_arg": ("--comment=x",)}, "the run's id stands there"),
+        ({"sbatch_arg": ("--arr=0-3",)}, "--sbatch-arg=--arr=0-3: a run is one job, or"),
+        ({"sbatch_arg": ("-a0-1",)}, "--sbatch-arg=-a0-1: a run is one job, or"),
+        ({"sbatch_arg": ("-Ha0-1",)}, "-Ha0-1: a run is one job, or"),
+        ({"sbatch_arg": ("-D /tmp",)}, "a job begins in this folder"),
+        ({"sbatch_arg": ("-H more",)}, "more is no option"),
+        ({"environ": {"SBATCH_ARRAY_INX": "0-1"}}, "SBATCH_ARRAY_INX is set: a run is one job"),
         ({"sbatch_arg": ("mail",)}, "no option"),
         ({"ntasks_per_node": "many"}, "not a number"),
         ({"partition": "a\n#SBATCH --uid=0"}, "cannot stand in a batch script"),
+        ({"sbatch_arg": ("--later x\n#SBATCH --uid=0",)}, "cannot stand in a batch script"),
     ],
 )
 def test_what_cannot_stand_there(options: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        lines(options=options)
+        lines(**options if "environ" in options else {"options": options})
+
+
+@pytest.mark.parametrize("request_", [{"only": "n1:0,2"}, {"without": "n1:1", "nodes": "2"}, {"only": "n1,n2:0"}])
+def test_slurm_chooses_devices(request_: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"^n1.*: Slurm chooses a node's devices") as refused:
+        lines(**request_)
+    assert "--gres" in str(refused.value.hint)
+
+
+def test_no_secret_stands_in_a_setup_line() -> None:
+    """One that it reads from elsewhere is none of the script's."""
+    with pytest.raises(UsageError, match=r"^--setup: WANDB_API_KEY=\*\*\*: a secret stands in no script"):
+        lines(options={"setup": ("export WANDB_API_KEY=abc123",)})
+    for line in ("export WANDB_API_KEY=$(cat ~/.key)", 'export HF_TOKEN="$HF"', "module load cuda", "a=1; . env"):
+        found = lines(options={"setup": (line,)}, run="t-20261130-120000-abcd")
+        assert found.index("export FLEET_CLAIMS=t-20261130-120000-abcd") < found.index(line), "it may end the job"
 
 
 def test_no_value_ends_a_line() -> None:
     assert quoted("a#b c") == '"a#b c"' and quoted("gpu:8") == "gpu:8"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="no Slurm")
+def test_sbatch_reads_values_whole(tmp_path: Path) -> None:
+    """It lists what it finds in a script before it looks for a cluster, which is not there."""
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\nSlurmctldHost=h(127.0.0.1)\nNodeName=n1\nMessageTimeout=2\n")
+    values = {"comment": 'my "run" \\ # it\'s', "begin": "now + 1hour", "extra": "a=b, $c `d`"}
+    (tmp_path / "job.sh").write_text(
+        "\n".join(lines(options={"sbatch_arg": [f"--{it}={values[it]}" for it in values]}))
+    )
+    done = subprocess.run(
+        ["sbatch", "-vvv", "--clusters=none", tmp_path / "job.sh"],
+        env={**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    for name, value in values.items():
+        assert f'Found in script, argument "--{name}={value}"' in done.stderr

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConnectError, UsageError
+from fleet.transport import srun
 from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.srun import SrunTransport
 from tests.in_process import command_line
@@ -159,8 +160,27 @@ def test_slurm_ends_the_job(transport: SrunTransport, folder: Path) -> None:
     assert shell(session, "echo ok").stdout == b"ok\n", "there is time to stop ranks"
 
 
+def test_signals_for_ranks_reach_each_once(folder: Path) -> None:
+    """From the head, and from Slurm, which signals each node's task; both at once are one."""
+    transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS[:1])
+    rank = folder / "fleet-rank"
+    traps = "trap 'echo USR1' USR1; trap 'echo USR2' USR2"
+    rank.write_text(f"#!/bin/sh\n{traps}\necho ready\nfor i in $(seq 600); do sleep 0.1; done\n")
+    rank.chmod(0o755)
+    channel = transport.connect(HOSTS[0], Cancel()).start(str(rank))
+    assert channel.recv(30.0) == b"ready\n"
+    transport.pass_on(signal.SIGUSR1)
+    assert channel.recv(30.0) == b"USR1\n"
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(pids(folder)[0], signum)
+    assert channel.recv(30.0) == b"USR2\n"
+    assert channel.recv(0.3) is None
+    channel.close()
+    transport.close()
+
+
 def test_who_does_not_hold_the_certificate_gets_nothing(transport: SrunTransport, session: Session) -> None:
-    (step,) = transport._steps.values()
+    (step,) = transport._steps.all()
     port = step._server.getsockname()[1]
     for said in (b"", b'{"host": "a"}\n', b"\x16\x03\x01" + b"x" * 500, b"GET / HTTP/1.0\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port), 5.0) as stranger, contextlib.suppress(OSError):
@@ -194,6 +214,38 @@ def test_slurms_own_words(folder: Path, said: str, why: str) -> None:
     transport.close()
 
 
+def test_a_step_that_slurmctld_does_not_answer_is_requested_again(folder: Path) -> None:
+    """It may be restarted just then: nothing was started, and the job goes on."""
+    (folder / "srun").rename(folder / "well")
+    line = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
+    (folder / "srun").write_text(
+        f"""#!/bin/sh
+        [ $(cat {folder}/asks | wc -l) = 2 ] && exec {folder}/well "$@"
+        echo >>{folder}/asks; echo '{line}' >&2; exit 1"""
+    )
+    (folder / "srun").chmod(0o755)
+    (folder / "asks").touch()
+    transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
+    with ThreadPoolExecutor(2) as pool:
+        sessions = pool.map(lambda host: transport.connect(host, Cancel()), HOSTS)
+        assert [shell(it, "echo ok").stdout for it in sessions] == [b"ok\n"] * 2
+    transport.close()
+
+
+def test_no_step_is_requested_again_once_its_run_is_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(srun, "PAUSE_SECONDS", 30.0)
+    line = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
+    (folder / "srun").write_text(f"#!/bin/sh\necho >>{folder}/asks; echo '{line}' >&2; exit 1")
+    transport, cancel = SrunTransport(ConnectOptions(30.0), hosts=HOSTS), Cancel()
+    timer = threading.Timer(2.0, cancel.set)
+    timer.start()
+    with pytest.raises(ConnectError, match="connect failure"):
+        transport.connect(HOSTS[0], cancel)
+    timer.join()
+    assert (folder / "asks").read_text() == "\n"
+    transport.close()
+
+
 def test_without_an_allocation_or_srun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "srun").unlink()
     monkeypatch.setenv("PATH", str(folder))
@@ -214,3 +266,34 @@ def test_no_agent_in_time(folder: Path) -> None:
     closer.start()
     closer.join(60.0)
     assert not closer.is_alive() and time.monotonic() - began < 60.0
+
+
+def test_a_step_that_is_made_while_the_transport_is_closed_is_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-C, while srun does not read what it is sent."""
+    transport = SrunTransport(ConnectOptions(), hosts=HOSTS)
+    began, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        unanswered = False
+
+        def __init__(self, *_: object) -> None:
+            began.set()
+            go_on.wait(10.0)
+
+        def agent(self, *_: object) -> None:
+            raise ConnectError("no agent", kind="refused")
+
+        def close(self) -> None:
+            closed.set()
+
+    monkeypatch.setattr(srun, "Step", Slow)
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(transport.connect, HOSTS[0], Cancel())
+        assert began.wait(10.0)
+        threading.Timer(0.2, go_on.set).start()
+        transport.close()
+        with pytest.raises(ConnectError):
+            connecting.result(10.0)
+    assert closed.is_set()

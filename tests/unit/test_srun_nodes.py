@@ -162,7 +162,7 @@ def test_who_is_absent_is_not_believed_to_be_there(nodes: Nodes) -> None:
 def test_the_heads_key_and_the_tokens_are_told_to_nobody(nodes: Nodes) -> None:
     """Not by what srun is given either, in arguments and environment."""
     nodes.head.connect(A, Cancel())
-    (step,) = nodes.head._steps.values()
+    (step,) = nodes.head._steps.all()
     told, asked = json.dumps(nodes.told()), (nodes.folder / "asked").read_text()
     assert json.dumps(step._tls["key"]) not in told and "token" not in told
     assert "PRIVATE KEY" not in asked and "PRIVATE KEY" in told

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.errors import ConnectError
 from fleet.transport.ssh.channel import SshChannel
-from fleet.transport.ssh.node_channel import Bell
+from fleet.transport.ssh.node_channel import ReadableEvent
 from tests.hostile import HOST
 
 
@@ -18,7 +18,7 @@ def test_sending_to_a_process_that_reads_nothing_ends() -> None:
         """A channel without window, whose far end goes on writing."""
 
         transport = SimpleNamespace(is_active=lambda: True)
-        bell = Bell()
+        readable = ReadableEvent()
         eof_received = closed = False
 
         def settimeout(self, seconds: float) -> None: ...
@@ -29,10 +29,10 @@ def test_sending_to_a_process_that_reads_nothing_ends() -> None:
         def unread(self) -> int:
             return 1 << 20
 
-        def taken(self, size: int) -> tuple[bytes, bytes]:
+        def read_available(self, size: int) -> tuple[bytes, bytes]:
             return b"x" * (1 << 20), b""
 
-    Full.bell.set()
+    Full.readable.set()
     channel = SshChannel(Full(), HOST)  # type: ignore[arg-type]
     with pytest.raises(ConnectError, match="reads nothing"):
         channel.send(b"y", patience=0.2)

@@ -13,10 +13,11 @@ from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import RankEnd, stopped_by
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
-from fleet.ops.run.follow.stacks import STACKS_SECONDS
-from fleet.ops.run.follow.stalls import HOLD_SECONDS, TAKE_SECONDS, Stalls, Taking
+from fleet.ops.run.follow.stacks import TAKE_SECONDS, Taking
+from fleet.ops.run.follow.stalls import HOLD_SECONDS, Stalls
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, about_of
+from fleet.ops.sessions import ANSWER_SECONDS
 from fleet.protocol.messages.run import Verdict
 from fleet.protocol.messages.stacks import RankStack
 from fleet.rules.stacks import Place
@@ -27,7 +28,7 @@ from tests.scripted import Scripted
 
 
 def test_a_host_that_does_not_tell_its_stacks_costs_not_those_of_the_others() -> None:
-    assert STACKS_SECONDS + ConnectOptions().connect_timeout < TAKE_SECONDS
+    assert ANSWER_SECONDS + ConnectOptions().connect_timeout < TAKE_SECONDS
 
 
 def told(
@@ -150,6 +151,24 @@ def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_p
     assert end is not None and end["first"] is not None and end["first"]["rank"] == 0
     other = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
     assert other.held(end, "ValueError") == end and other.held(None, "Timed out waiting 1ms for send operation") is None
+
+
+def test_a_hang_of_an_earlier_taking_is_blamed_for_nothing(tmp_path: Path) -> None:
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), tmp_path / "r", about_of({}))
+    gang, clock = Gang({"n1": (0, [0, 1])}), HandClock()
+    stalls = Stalls(record, gang, RunFolder(tmp_path / "r"), Scripted({}), lambda *words: None, clock)
+    gang.collective = "x", "y", []
+    end = gang.rank_ended(RankEnd("n1", 0, 0, 0, 1, None, clock.time()))
+    assert stalls.held(end, "Timed out waiting 1ms for recv operation") is None and gang.collective is None
+    stalls = Stalls(record, gang, RunFolder(tmp_path / "r"), Scripted({}), lambda *words: None, clock)
+    stalls.look(0.0, blind=False)  # it has just begun to look
+    gang.collective, stalls._quiet_since = ("x", "y", []), clock.monotonic()
+    clock.sleep(1.0)
+    stalls.look(stalls._quiet_since, blind=False)
+    assert gang.collective is not None
+    clock.sleep(1.0)
+    stalls.look(clock.monotonic(), blind=False)
+    assert gang.collective is None, "the run has gone on"
 
 
 def test_ranks_that_their_engine_starts_again_count_as_running(tmp_path: Path) -> None:

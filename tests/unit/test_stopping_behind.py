@@ -15,11 +15,12 @@ from fleet.model import Host, Node
 from fleet.node.base.run_folder import NODE, verdict_of
 from fleet.node.gang.ends import run_end, stopped_by
 from fleet.node.run.stop import stopped
-from fleet.ops.run.follow import behind
+from fleet.ops.run.follow import background
+from fleet.ops.run.kept.documents import RunState
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, about_of
-from fleet.ops.run.kept.state import stopping
-from fleet.protocol.messages.run import StopSpec, Verdict
+from fleet.protocol.messages.run import Verdict
+from fleet.protocol.messages.run_specs import StopSpec
 from fleet.runtime import Runtime
 from tests.moments import just_before
 from tests.run_folders import Leader, an_id, run_folder
@@ -45,7 +46,9 @@ def test_it_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path) -> None:
     path, nodes = run_folder(tmp_path, RUN), Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
     head, waits, came = Leader(path), threading.Event(), list[tuple[str, bool]]()
     until = time.monotonic() + 600
-    helper = threading.Thread(target=lambda: came.append(behind.clean(HOST, RUN, 1.0, nodes, until, RunFolder(path))))
+    helper = threading.Thread(
+        target=lambda: came.append(background.clean(HOST, RUN, 1.0, nodes, until, RunFolder(path)))
+    )
     with just_before("open", path / ".lock", waits.set):
         helper.start()
         assert waits.wait(300)
@@ -58,8 +61,8 @@ def test_it_brings_logs_once_a_slow_head_has_let_go(tmp_path: Path) -> None:
 
 def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a week nobody could attach, and no other host's logs were brought."""
-    monkeypatch.setattr(behind, "SILENCE_SECONDS", 0.0)
-    monkeypatch.setattr(behind, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(background, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LOOK_SECONDS", 0.05)
 
     def stop(spec: Spec) -> list[Message]:
         nodes.go("n1")
@@ -67,7 +70,7 @@ def test_one_whose_host_goes_again_lets_the_logs_go(tmp_path: Path, monkeypatch:
 
     nodes = Scripted({"n1": {"stop": stop}})
     folder = RunFolder(run_folder(tmp_path, RUN))
-    said, complete = behind.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
+    said, complete = background.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, folder)
     assert said.startswith("stopped") and not complete and folder.hold()
     folder.release()
 
@@ -80,7 +83,7 @@ def test_a_stop_that_a_user_wanted_ends_later_attempts_too(
 ) -> None:
     """Where no node answered, nobody here knew how many there were."""
     nodes = Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
-    behind.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, RunFolder(run_folder(tmp_path, RUN)), 1, end)
+    background.clean(HOST, RUN, 1.0, nodes, time.monotonic() + 86400.0, RunFolder(run_folder(tmp_path, RUN)), 1, end)
     (spec,) = [spec for _, program, spec in nodes.sent if program == "stop"]
     assert spec.get("attempt") == attempt
 
@@ -102,16 +105,16 @@ def test_no_verdict_on_one_attempt_is_kept_with_a_later_one(tmp_path: Path, monk
 def test_logs_that_come_late_complete_those_of_their_own_attempt_only(tmp_path: Path) -> None:
     path = run_folder(tmp_path, RUN, summary={"incomplete_logs": ["n1"]})
     (path / ".attempt").write_text("1")
-    behind.correct_summary(RunFolder(path), ["n1"], 0)
+    background.correct_summary(RunFolder(path), ["n1"], 0)
     assert summary(path)["incomplete_logs"] == ["n1"], "of n1's first attempt"
-    behind.correct_summary(RunFolder(path), ["n1"], 1)
+    background.correct_summary(RunFolder(path), ["n1"], 1)
     assert summary(path)["incomplete_logs"] == []
 
 
 def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(tmp_path: Path) -> None:
     path = run_folder(tmp_path, RUN)
     head, waits = Leader(path), threading.Event()
-    helper = threading.Thread(target=behind.correct_summary, args=[RunFolder(path), ["n1"], 0])
+    helper = threading.Thread(target=background.correct_summary, args=[RunFolder(path), ["n1"], 0])
     with just_before("open", path / ".lock", waits.set):
         helper.start()
         assert waits.wait(300)
@@ -124,11 +127,11 @@ def test_the_summary_of_a_slow_head_is_corrected_once_it_is_there(tmp_path: Path
 def test_a_leader_in_the_background_stops_hosts_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process a run: it starts no other."""
     path, nodes = run_folder(tmp_path, RUN), Scripted({"n1": {"stop": [STOPPED], "follow": LATE}})
-    monkeypatch.setattr(behind, "own_process", lambda *_, **__: pytest.fail("another process"))
-    monkeypatch.setattr(behind, "open_transport", lambda *_: nodes)
+    monkeypatch.setattr(background, "own_process", lambda *_, **__: pytest.fail("another process"))
+    monkeypatch.setattr(background, "open_transport", lambda *_: nodes)
     monkeypatch.setattr(nodes, "name", "local")
     record = RunRecord(RUN, (Node(HOST, 0, 1, 0),), path, about_of({}))
-    text = behind.stop_behind(record, [HOST], Runtime(nodes, background=True), stopped_by("ada@head"))
+    text = background.stop_in_background(record, [HOST], Runtime(nodes, background=True), stopped_by("ada@head"))
     assert f"(pid {os.getpid()})" in text
-    behind.wait()
-    assert (path / "n1/rank0.out").read_text() == "late\n" and not stopping(path)
+    background.wait()
+    assert (path / "n1/rank0.out").read_text() == "late\n" and not RunState(path).stopping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def test_what_lies_outside_the_inventorys_folder_is_asked_about_once(
     assert (home / ".fleet/agreed").stat().st_mode & 0o777 == 0o600
 
 
+def test_no_yes_is_lost_where_two_are_given_at_once(tmp_path: Path) -> None:
+    inventories = [str(tmp_path / f"{n}.yaml") for n in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda inventory: remember(tmp_path, inventory, [tmp_path]), inventories))
+    assert [inventory for inventory in inventories if not agreed(tmp_path, inventory, [tmp_path])] == []
+
+
 def test_without_a_terminal_such_a_section_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +147,18 @@ def test_an_option_of_wheels_is_not_dropped_where_code_is_sent(
     for words in ([], ["."], ["--data", "hostfile"]):
         assert typed(["--dry-run", "sync", "--refresh", *words]) == 2
         assert capsys.readouterr().err == "error: --refresh has a meaning with --wheels only\n"
+        assert typed(["--dry-run", "sync", "--import-timeout", "9", *words]) == 2
+        assert capsys.readouterr().err.startswith("error: --import-timeout has a meaning with --wheels only\n")
+
+
+def test_an_option_of_code_is_not_dropped_where_wheels_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hostfile").write_text("a\n")
+    assert typed(["--dry-run", "sync", "--wheels", ".", "--copy-unsafe-links"]) == 2
+    told = "error: --copy-unsafe-links is for code and data, not for --wheels\n  hint: leave one of the two out\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_folder_that_begins_like_an_option_is_one_in_the_line_to_go_on_with() -> None:

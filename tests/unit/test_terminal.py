@@ -13,7 +13,7 @@ import pytest
 
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import table, wrap
-from fleet.cli.screen.output import echo, talk
+from fleet.cli.screen.output import echo, inform
 
 
 class Tty(io.StringIO):
@@ -64,7 +64,7 @@ def test_colours_reach_only_who_wants_them(env: dict[str, str], shown: str, plai
     plain.setattr("sys.stderr", out)
     for name, value in env.items():
         plain.setenv(name, value)
-    talk("\x1b[31merror:\x1b[0m x")
+    inform("\x1b[31merror:\x1b[0m x")
     assert out.getvalue() == shown
 
 
@@ -111,12 +111,12 @@ def test_what_is_written_stands_above_the_live_lines_and_alone_at_a_prompt(plain
     out = Tty()
     plain.setattr("sys.stderr", out)
     terminal.draw(["1 of 2 hosts"])
-    talk("a remark")
+    inform("a remark")
     terminal.draw(["1 of 2 hosts"])
     with terminal.prompt():
         terminal.draw(["2 of 2 hosts"])
         out.write("password: ")
-        talk("still heard")
+        inform("still heard")
     terminal.draw(["2 of 2 hosts"])
     terminal.draw([])
     assert out.getvalue() == (

@@ -15,7 +15,7 @@ from fleet.events import silent
 from fleet.model import Host, Node
 from fleet.node.facts.way import resolve
 from fleet.ops import network, pairs
-from fleet.ops.run.follow.stalls import Taking
+from fleet.ops.run.follow.stacks import Taking
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Listening

@@ -170,6 +170,22 @@ def test_ignore_files_have_no_say_over_wheels(tmp_path: Path) -> None:
     assert [e[0] for e in scan(tmp_path / "home", whole=True).entries] == [".fleetignore", "a-1.0-py3-none-any.whl"]
 
 
+def test_a_wheel_that_a_link_leads_to_is_one(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    path = make_wheel(tmp_path / "elsewhere", "a", "1.0")
+    (tmp_path / "here" / path.name).symlink_to(path)
+    (wheel,) = read_folder(tmp_path / "here")
+    assert wheel.sha256 == read_wheel(path).sha256
+
+
+def test_a_wheel_that_takes_anothers_place_and_time_is_read_again(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, "a", "1.0", files={"a.py": "x = 1\n"})
+    before, info = read_wheel(path), path.stat()
+    make_wheel(tmp_path, "a", "1.0", files={"a.py": "x = 2\n"})
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert read_wheel(path).sha256 != before.sha256
+
+
 def test_cleaning_the_cache_loses_nothing(tmp_path: Path) -> None:
     path = make_wheel(tmp_path, "a", "1.0")
     before = read_wheel(path)

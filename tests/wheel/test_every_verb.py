@@ -137,10 +137,21 @@ def logs(lab: VirtualLab, tmp_path: Path) -> None:
     assert shown.startswith("step ")
 
 
+def top(lab: VirtualLab, tmp_path: Path) -> None:
+    said = ask(lab, "top", "latest", "--once", "--runs-dir", str(lab.home / "job/runs"))
+    assert all(host["sample"]["memory"] > 0 and host["sample"]["runs"] for host in said["hosts"].values()), said
+
+
 def stacks(lab: VirtualLab, tmp_path: Path) -> None:
     said = ask(lab, "stacks", "latest", "--runs-dir", str(lab.home / "job/runs"))
     assert [len(host["ranks"]) for host in said["hosts"].values()] == [1, 1] and said["places"], said
     assert all(rank["pid"] > 0 for host in said["hosts"].values() for rank in host["ranks"]), said
+
+
+def report(lab: VirtualLab, tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    said = lab.fleet("--json", "report", "--html", str(page), "--runs-dir", str(lab.home / "job/runs"), check=True)
+    assert json.loads(said.stdout)["world_size"] == 2 and "Attempts and ranks" in page.read_text()
 
 
 def attach(lab: VirtualLab, tmp_path: Path) -> None:

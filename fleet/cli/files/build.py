@@ -11,28 +11,28 @@ from fleet.answers.sync import Built
 from fleet.cli.context import perform
 from fleet.cli.files.data import show_wheels
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import asked, pairs, settings_of, without
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import pairs, request_options, without
 from fleet.cli.screen.lines import Lines
-from fleet.cli.screen.output import clean, echo, talk
+from fleet.cli.screen.output import clean, echo, inform
 from fleet.cli.screen.progress import ProgressLine
 from fleet.events import Event, Output
 from fleet.model import Report
 from fleet.requests.hosts import Build
 
 
-class BuildTalk(ProgressLine):
+class BuildOutput(ProgressLine):
     """Notices as remarks, and the build's log as it comes, line by line."""
 
-    def __init__(self, *, log: bool) -> None:
-        super().__init__("sending", quiet=not log)
-        self._log = log
+    def __init__(self) -> None:
+        super().__init__("sending")
         self._lines = Lines()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Output):
-            for line in self._lines.feed(event.data) if self._log else ():
+            for line in self._lines.feed(event.data) if not self._quiet else ():
                 text = clean(line.decode("utf-8", "replace"))
-                talk(f"{click.style(event.host + ':', dim=True)} {text}", wrap=False)
+                inform(f"{click.style(event.host + ':', dim=True)} {text}", wrap=False)
         else:
             super().__call__(event)
 
@@ -41,7 +41,7 @@ class BuildTalk(ProgressLine):
     "build", cls=Verb, examples=("fleet build deepspeed --ops cpu_adam", "fleet build ./my-extension --on gpu02")
 )
 @click.argument("what", metavar="deepspeed|PATH", shell_complete=completed("buildable"))
-@asked(
+@request_options(
     Build,
     *("version", "source", "arch", "ops", "cpu", "on", "env", "install", "builds_dir", "import_timeout"),
     source={"type": click.Path(path_type=Path)},
@@ -58,8 +58,8 @@ def build(what: str, ops: str, env: tuple[str, ...], **given: Any) -> int:
             what, ops=[op.strip() for op in ops.split(",") if op.strip()], env=pairs("--env", env), **given
         ),
         show,
-        asked_for=True,
-        line=BuildTalk(log=not settings_of().silent),
+        requested=True,
+        line=BuildOutput(),
     )
 
 
@@ -72,6 +72,6 @@ def show(report: Report) -> None:
         arch = f" for {';'.join(built.arch)}" if built.arch else ""
         echo(f"{built.wheel}: built on {built.on}{arch}")
     elif built.log is not None:
-        talk(f"the log: {built.log}")
+        inform(f"the log: {built.log}")
     if built.wheels is not None:
         show_wheels(report)

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fleet.answers.sync import Broadcasted, Got, HasWheels, Received, Wheels
+from fleet.answers.sync import Broadcasted, Got, HasWheels, Mirrored, Received, Synced, Wheels
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import asked, common_options, runs_dir_option, settings_of
+from fleet.cli.line.options import common_options, request_options, runs_dir_option
 from fleet.cli.screen import terminal
-from fleet.cli.screen.output import clean, fold, talk, warn_of_own, warn_of_source, write_grouped
+from fleet.cli.screen.output import clean, fold, inform, write_grouped
 from fleet.cli.screen.progress import ProgressLine, bar
 from fleet.model import Report, Result, grouped
 from fleet.requests.runs import Get
-from fleet.rules.units import counted, size_text
+from fleet.rules.units import counted, few, size_text
 
 FEW = 6
-BAR_COLUMNS = 100  # of a terminal; on a narrower one the words need the room of a bar
+BAR_COLUMNS = 100  # of a terminal; on a narrower one the text needs the room of a bar
 RATE_SECONDS = 5.0
 # state -> how the table names it for a host that is not done
-WORDS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
+LABELS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
 
 
 class DataLine(ProgressLine):
@@ -34,11 +34,11 @@ class DataLine(ProgressLine):
 
     info = "note: "
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
-        super().__init__(what, quiet=quiet)
+    def __init__(self) -> None:
+        super().__init__()
         self._seen: deque[tuple[float, float]] = deque()
 
-    def words(self, seconds: float) -> list[str]:
+    def details(self, seconds: float) -> list[str]:
         receiving = {name: event.total for name, event in self._last.items() if event.total}
         if not receiving:
             return []
@@ -86,6 +86,26 @@ class DataLine(ProgressLine):
         return parts
 
 
+def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
+    """Prints which of the nodes' own files stayed, and where those that were replaced are kept."""
+    answers = list(answers)
+    for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
+        if left:
+            what = clean(few(left, 5))
+            inform(f"warning: host {fold(names)}: left as the node has it, not as the source: {what}")
+    for aside, names in grouped((tuple(one.aside or ()), host) for host, one in answers).items():
+        if aside:
+            inform(f"host {fold(names)}: what was replaced is kept for 30 days in {clean(', '.join(aside))}")
+
+
+def warn_of_source(whole: Mirrored | Broadcasted) -> None:
+    """Prints what of a source does not arrive unchanged."""
+    for path in whole.skipped:
+        inform(f"warning: left out {clean(path)}: neither file, folder nor link")
+    if whole.hard_links:
+        inform(f"warning: {whole.hard_links} files are hard links of each other: they arrive as separate files")
+
+
 def _line(result: Result) -> str:
     got = result.read(Received)
     where = ", ".join(got.to)
@@ -103,7 +123,7 @@ def show_data(report: Report) -> None:
     warn_of_own((r.host, r.read(Received)) for r in report.results if r.ok)
     warn_of_source(whole)
     for cut in whole.cuts:
-        talk(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
+        inform(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
 
 
 def show_wheels(report: Report) -> None:
@@ -115,18 +135,14 @@ def show_wheels(report: Report) -> None:
         states = has.wheels or {}
         named = {state: [f"{n} {versions[n]}" for n, s in states.items() if s == state] for state in states.values()}
         if not result.ok:
-            return ", ".join(f"{WORDS[state]} {_short(named[state])}" for state in WORDS if state in named)
+            return ", ".join(f"{LABELS[state]} {few(named[state], 5)}" for state in LABELS if state in named)
         new, old = named.get("installed", []), len(named.get("there", []))
-        parts = [f"installed {_short(new)}"] if new else []
+        parts = [f"installed {few(new, 5)}"] if new else []
         there = "it has what was asked for" if not old else "it is there" if old == 1 else f"all {old} are there"
         parts += [] if new and not old else [f"{old} already there" if new else f"nothing to do, {there}"]
         return f"{', '.join(parts)}, in {has.python}"
 
     write_grouped([r for r in report.results if r.read(HasWheels).wheels is not None], line)
-
-
-def _short(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
 
 
 # -- and back again
@@ -135,8 +151,10 @@ def _short(names: list[str]) -> str:
 @click.option(
     "--from", "sources", metavar="NODESET", shell_complete=completed("nodeset"), help="From these hosts only."
 )
-@asked(Get, "to", "force", "all", "copy_unsafe_links", to={"type": click.Path(path_type=Path, file_okay=False)})
-@runs_dir_option("Where logs are, on this machine: they name a RUN's folder.")
+@request_options(
+    Get, "to", "force", "all", "copy_unsafe_links", to={"type": click.Path(path_type=Path, file_okay=False)}
+)
+@runs_dir_option(help="Where logs are, on this machine: they name a RUN's folder.")
 @common_options
 def get(what: str, sources: str | None, **given: Any) -> int:
     """Bring files of the hosts here: a PATH, relative to the host's workdir, or what a RUN wrote in its folder since it
@@ -149,11 +167,10 @@ def get(what: str, sources: str | None, **given: Any) -> int:
     error, and what is here of it stays; a log that grows comes as far as it was. An interrupted get goes on where it
     ended. A host that gets nowhere for 2 minutes is given up.
     """
-    line = DataLine("receiving", quiet=settings_of().silent)
     return perform(
         lambda fleet: (fleet.select(sources, option="--from") if sources else fleet).plan.get(what, **given),
         show_got,
-        line=line,
+        line=DataLine(),
     )
 
 

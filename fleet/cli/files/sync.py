@@ -11,14 +11,16 @@ import click
 
 from fleet.answers.sync import Mirrored, Synced
 from fleet.cli.context import Part, ask, run_parts, the_fleet
+from fleet.cli.files.data import DataLine, show_data, show_wheels, warn_of_own, warn_of_source
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import asked, common_options, settings_of
-from fleet.cli.screen.output import clean, fold, groups_by, talk, warn_of_own, warn_of_source, write_grouped
+from fleet.cli.line.command import FleetOption, Verb, completed
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import common_options, request_options
+from fleet.cli.screen.output import clean, detail, fold, groups_by, inform, write_grouped
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
-from fleet.requests.sync import Sync, SyncData, SyncWheels
+from fleet.requests.sync import CODE, DATA, OWN, WHEELS, Sync, SyncData, SyncWheels
 from fleet.rules.units import counted, size_text
 
 
@@ -43,12 +45,12 @@ def show(report: Report) -> None:
     write_grouped(done, _line)
     for kept, names in groups_by(done, lambda r: tuple(r.read(Synced).kept or ())).items():
         for path in kept:
-            talk(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
+            inform(f"warning: host {fold(names)}: kept {clean(path)}: gone from the source, but changed on the node")
     warn_of_own((r.host, r.read(Synced)) for r in done)
     if done and not whole.entries:
-        talk(f"warning: {clean(whole.source)} holds nothing to carry")
-    if whole.ignored and settings_of().verbose:
-        talk(clean(whole.ignored))
+        inform(f"warning: {clean(whole.source)} holds nothing to carry")
+    if whole.ignored:
+        detail(clean(whole.ignored))
     warn_of_source(whole)
 
 
@@ -70,32 +72,30 @@ class SyncVerb(Verb):
         "fleet sync --data checkpoints/last.pt --from gpu01",
         "fleet sync --wheels requirements.txt",
     ),
-    sections={
-        "Code": ["to", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id"],
-        "What is the nodes' own": ["force", "force_only", "keep"],
-        "Data": ["data", "from_host", "limit"],
-        "Wheels": ["wheels", "refresh", "import_timeout"],
-        "Questions": ["yes"],
-    },
+    sections=(CODE, OWN, DATA, WHEELS, "Questions"),
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
-@asked(Sync, "to", "force")
+@request_options(Sync, "to", "force")
 @click.option(
     "--force-only",
+    cls=FleetOption,
+    section=OWN,
     metavar="PATTERN",
     multiple=True,
     help="The same as --force=PATTERN: replace a node's own files that it names; repeatable.",
 )
-@asked(Sync, "keep", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id")
-@asked(SyncWheels, "yes")
-@asked(SyncData, "data", "from_host", "limit")
+@request_options(Sync, "keep", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id")
+@request_options(SyncWheels, "yes")
+@request_options(SyncData, "data", "from_host", "limit")
 @click.option(
     "--wheels",
+    cls=FleetOption,
+    section=WHEELS,
     type=click.Path(path_type=Path),
     metavar="DIR|REQUIREMENTS",
     help="Instead of code: install these wheels into every host's Python, offline.",
 )
-@asked(SyncWheels, "refresh", "import_timeout")
+@request_options(SyncWheels, "refresh", "import_timeout")
 @common_options
 def sync(
     src: str | None,
@@ -137,32 +137,33 @@ def sync(
         raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:
         Sync(src, to)  # its checks come before any host is looked up
-    from fleet.cli.files.data import DataLine, show_data, show_wheels
     from fleet.ops.sync import Section, read_section
 
     inventory = load_inventory()
     theirs = src is None and to is None and not data and wheels is None and bool(inventory.sync)
-    if theirs:
-        section = read_section(inventory)
-    else:
-        section = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
+    typed = Section(None if data or wheels else (Path(src or "."), to), data, wheels)
+    section = read_section(inventory) if theirs else typed
     if section == Section(None, (), None):
         raise InventoryError("the sync: section is empty", where=inventory.source, hint="for example: sync: {code: .}")
     if not section.data and (given["limit"] is not None or given["from_host"] is not None):
         raise UsageError("--limit and --from have a meaning with --data only")
     if refresh and section.wheels is None:
         raise UsageError("--refresh has a meaning with --wheels only")
-    of, quiet = the_fleet().plan, settings_of().silent
+    if section.wheels is None and given["import_timeout"] != SyncWheels.import_timeout:
+        raise UsageError("--import-timeout has a meaning with --wheels only", hint="leave out --import-timeout")
+    if given["copy_unsafe_links"] and section.code is None and not section.data:
+        raise UsageError("--copy-unsafe-links is for code and data, not for --wheels", hint="leave one of the two out")
+    of, sending = the_fleet().plan, partial(ProgressLine, "sending")
     consent = {"force": force or force_only, "keep": keep, "copy_unsafe_links": given["copy_unsafe_links"]}
     parts: list[Part] = []
     if section.code is not None:
         source, dest = section.code
         plan = of.sync(source, dest, **of_code, **consent)
-        parts.append(Part("code", plan, partial(ProgressLine, "sending", quiet=quiet), show, (source,)))
+        parts.append(Part("code", plan, sending, show, (source,)))
     if section.data:
         plan = of.sync_data(*section.data, limit=given["limit"], from_host=given["from_host"], **consent)
         sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
-        parts.append(Part("data", plan, partial(DataLine, "receiving", quiet=quiet), show_data, sources))
+        parts.append(Part("data", plan, DataLine, show_data, sources))
     if section.wheels is not None:
         plan = of.sync_wheels(
             section.wheels,
@@ -171,7 +172,7 @@ def sync(
             yes=yes and not theirs,
             force=force and not theirs,
         )
-        parts.append(Part("wheels", plan, partial(ProgressLine, "sending", quiet=quiet), show_wheels))
+        parts.append(Part("wheels", plan, sending, show_wheels))
     if theirs and not settings_of().dry_run:
         _ask_for(inventory, [source for part in parts for source in part.sources], agree=yes)
     return run_parts("sync", inventory.names, parts)

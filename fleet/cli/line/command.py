@@ -11,7 +11,9 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from fleet.cli.line.line import the_line
 from fleet.cli.line.shipped import topics
 
 F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
@@ -28,10 +30,10 @@ def one_spelling(token: str) -> str:
     return token.replace("_", "-")
 
 
-def spelled(word: str) -> str:
+def spelled(token: str) -> str:
     """A token with the name of a long option in the one spelling; its value, and all else, as they are."""
-    name, equals, value = word.partition("=")
-    return f"{one_spelling(name)}{equals}{value}" if word.startswith("--") else word
+    name, equals, value = token.partition("=")
+    return f"{one_spelling(name)}{equals}{value}" if token.startswith("--") else token
 
 
 Completion = Callable[[click.Context, click.Parameter, str], list[Any]]
@@ -43,9 +45,28 @@ def completed(what: str) -> Completion:
     return lambda *typed: getattr(import_module("fleet.cli.line.complete"), what)(*typed)
 
 
+def was_typed(ctx: click.Context, name: str | None) -> bool:
+    """Returns whether the line gives a parameter a value."""
+    return ctx.get_parameter_source(str(name)) not in (ParameterSource.DEFAULT, None)
+
+
 def rest_of(ctx: click.Context) -> list[str]:
     """Returns the arguments that a group's context left to its verb."""
     return [*ctx._protected_args, *ctx.args]
+
+
+def parsed(argv: Sequence[str], group: click.Group, **more: Any) -> list[click.Context]:
+    """Returns the contexts of the group and of its verb, for an argv with the program's name. Raises ClickException for
+    what click refuses. more: as for a context."""
+    command: click.Command | None = group
+    ctx, rest, found = None, list(argv[1:]), list[click.Context]()
+    while command is not None and (rest or not isinstance(command, click.Group)):  # one alone would print its help
+        with command.make_context(command.name, rest, parent=ctx, **more) as ctx:
+            found.append(ctx)
+            if not isinstance(command, click.Group) or not (left := rest_of(ctx)):
+                break
+            _, command, rest = command.resolve_command(ctx, left)
+    return found
 
 
 class Slip(click.UsageError):
@@ -70,11 +91,11 @@ class OneOf(click.Choice[str]):
 
 
 class FleetOption(click.Option):
-    """An option. daily: a verb with many options shows it on its first screen."""
+    """An option. daily: a verb with many options shows it on its first screen. section: of its verb's help."""
 
-    def __init__(self, *args: Any, daily: bool = False, **attrs: Any) -> None:
+    def __init__(self, *args: Any, daily: bool = False, section: str | None = None, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
-        self.daily = daily
+        self.daily, self.section = daily, section
 
 
 class CommonOption(FleetOption):
@@ -126,7 +147,7 @@ class HelpContext(click.Context):
 class Verb(click.Command):
     """A command whose help has sections and examples; with many options the help shows the daily ones only.
 
-    sections: heading -> names of the parameters below it; others of the verb's own are under "Options".
+    sections: those of its options, in the order of its help; options without one are under "Options".
     interrupted: what Ctrl-C does to it, as a sentence; None: it is stopped, in an orderly way."""
 
     context_class = HelpContext
@@ -135,13 +156,13 @@ class Verb(click.Command):
         self,
         *args: Any,
         examples: Sequence[str] = (),
-        sections: Mapping[str, Sequence[str]] | None = None,
+        sections: Sequence[str] = (),
         interrupted: str | None = None,
         **attrs: Any,
     ) -> None:
         super().__init__(*args, **attrs)
         self.examples = tuple(examples)
-        self.sections = dict(sections or {})
+        self.sections = tuple(sections)
         self.interrupted = interrupted
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -165,6 +186,10 @@ class Verb(click.Command):
             raise Slip(f"Got unexpected extra argument{'s' * (len(rest) > 1)} ({' '.join(rest)})", ctx, hint)
         return rest
 
+    def invoke(self, ctx: click.Context) -> Any:
+        the_line().command = self
+        return super().invoke(ctx)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         if self.examples:
@@ -174,14 +199,14 @@ class Verb(click.Command):
 
     def option_rows(self, ctx: click.Context, *, daily: bool = False) -> dict[str, list[tuple[str, str]]]:
         """Returns heading -> (option, help) rows, of the options that this command offers. daily: of those only."""
-        of = {name: heading for heading, names in self.sections.items() for name in names}
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             is_help = "--help" in param.opts
             if record is not None and (is_help or getattr(param, "daily", False) or not daily):
                 common = isinstance(param, CommonOption) or is_help
-                heading = COMMON if common else of.get(str(param.name), "Options")
+                section = getattr(param, "section", None)
+                heading = COMMON if common else section if section in self.sections else "Options"
                 rows[heading].append((record[0], _DEFAULT.sub(r" [\1].", _RANGE.sub("", record[1]))))
         return rows
 
@@ -199,11 +224,11 @@ class Verb(click.Command):
 
 
 class NoSuchVerb(click.UsageError):
-    """words: what was taken for a verb, and all after it."""
+    """tokens: what was taken for a verb, and all after it."""
 
-    def __init__(self, words: Sequence[str], ctx: click.Context) -> None:
-        super().__init__(f"No such verb '{words[0]}'", ctx)
-        self.words, self.group = tuple(words), ctx
+    def __init__(self, tokens: Sequence[str], ctx: click.Context) -> None:
+        super().__init__(f"No such verb '{tokens[0]}'", ctx)
+        self.tokens, self.group = tuple(tokens), ctx
 
 
 class VerbGroup(Verb, click.Group):

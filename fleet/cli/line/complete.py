@@ -21,10 +21,11 @@ from click.shell_completion import (
     ZshComplete,
     add_completion_class,
     shell_complete,
+    split_arg_string,
 )
 
-from fleet.cli.line.command import rest_of, spelled
-from fleet.cli.line.options import settings_of
+from fleet.cli.line.command import parsed, spelled
+from fleet.cli.line.line import settings_of
 from fleet.cli.line.shipped import shipped, topics
 from fleet.inventory.find import LAB, find_inventory, load
 from fleet.model import Inventory
@@ -74,7 +75,8 @@ class _Line(ShellComplete):
     """Completes files after launch's SCRIPT or exec's command, no options of fleet: what follows belongs to them."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        if _is_of_the_command(self.cli, args):
+        assert isinstance(self.cli, click.Group)
+        if args and _is_of_the_command(self.cli, args):
             return [CompletionItem(incomplete, type="file")]
         found = super().get_completions([spelled(arg) for arg in args], spelled(incomplete))
         option, equals, _ = incomplete.partition("=")
@@ -85,18 +87,12 @@ class _Line(ShellComplete):
         return found
 
 
-def _is_of_the_command(cli: click.Command, args: list[str]) -> bool:
-    with cli.make_context("fleet", list(args), resilient_parsing=True) as ctx:
-        rest = rest_of(ctx)
-        assert isinstance(ctx.command, click.Group)
-        name, command, rest = ctx.command.resolve_command(ctx, rest) if rest else (None, None, [])
-        if command is None:
-            return False
-        with command.make_context(name, rest, parent=ctx, resilient_parsing=True) as sub:
-            if sub.allow_interspersed_args:
-                return False
-            first = next(str(param.name) for param in command.params if isinstance(param, click.Argument))
-            return sub.get_parameter_source(first) is ParameterSource.COMMANDLINE and bool(sub.params[first])
+def _is_of_the_command(cli: click.Group, args: list[str]) -> bool:
+    sub = parsed(["fleet", *args], cli, resilient_parsing=True)[-1]
+    if isinstance(sub.command, click.Group) or sub.allow_interspersed_args:
+        return False
+    first = next(str(param.name) for param in sub.command.params if isinstance(param, click.Argument))
+    return sub.get_parameter_source(first) is ParameterSource.COMMANDLINE and bool(sub.params[first])
 
 
 class Bash(_Line, BashComplete):
@@ -118,17 +114,10 @@ class Bash(_Line, BashComplete):
 
 
 def _split(line: str) -> list[str]:
-    """A line that may end in the middle of a quoted token; what is being typed is the last item, "" after a blank."""
-    import shlex
-
-    lexer = shlex.shlex(line, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    tokens: list[str] = []
-    try:
-        tokens.extend(lexer)
-    except ValueError:
-        return [*tokens, lexer.token]
-    return [*tokens, ""] if line[-1:].isspace() and not line.endswith("\\ ") else tokens
+    """Splits a line that may end in the middle of a quoted token. The last item is what is being typed, "" after a
+    blank."""
+    *tokens, last = split_arg_string(line + "\0")  # the mark belongs to what is typed, where no blank ends it
+    return [*tokens, last.removesuffix("\0")]
 
 
 def complete(cli: click.Command, instruction: str) -> int:

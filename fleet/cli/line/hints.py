@@ -1,102 +1,103 @@
-"""Hints as they are printed: a fleet command in one has the options of the user's own line, so that
-it can be copied as it is. Every hint goes through here, from any printer and any thread."""
+"""Hints as they are printed, so that each can be copied as it is. Every one goes through here, from any printer and
+any thread.
+
+A command of fleet's is in single quotes or backticks, or runs to the end of its part of the hint; parts are
+separated by semicolons. Each has the options of the user's own line. It is checked against what is known here; no
+connection is made. A part whose command would fail is left out, and one that forces something comes after the others.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from fleet.cli.line.options import Settings
-from fleet.cli.line.proposed import Line, fitting
+from fleet.cli.line.command import one_spelling, parsed
+from fleet.cli.line.line import Settings, settings_of, the_line
 from fleet.cli.line.verbs import VERBS
-from fleet.errors import InventoryError, UsageError
+from fleet.errors import FleetError, InventoryError, UsageError
+from fleet.sources import INVENTORY
 
-_VERBS = "|".join(name for name, verb in VERBS.items() if verb.hosts)
 _FLEET = r"(?<![\w./-])fleet "
-_COMMAND = re.compile(rf"{_FLEET}(?P<rest>(?:{_VERBS})(?![\w-])(?! --help)[^;`\n]*?)(?={_FLEET}|[;`\n]|\Z)")
-
+_BARE = rf"(?:-\S+ (?:[^-\s]\S* )?)*(?:{'|'.join(VERBS)})(?![\w-])[^;`\n]*?(?={_FLEET}|[;`\n]|\Z)"
+_COMMAND = re.compile(rf"""(?<=['`])fleet ((?:"[^"]*"|[^'`"])*)(?=['`])|(?<!['`]){_FLEET}({_BARE})""")
+_OF_HOSTS = re.compile(rf"(?:{'|'.join(name for name, verb in VERBS.items() if verb.hosts)})(?![\w-])(?! --help)")
 _FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
-
-_line = Settings()
-_group: click.Group | None = None  # all verbs
-_typed: Sequence[str] = ()
-_known: dict[Any, Any] = {}  # what its hints have found out
-_launch: tuple[list[str], list[str]] | None = None  # the running launch: its argv before the script, and from it on
-
-
-@contextmanager
-def of_line() -> Iterator[None]:
-    """While one command line runs; a playbook's steps are lines of their own."""
-    global _line, _launch, _group, _typed
-    before = _line, _launch, _group, _typed
-    try:
-        yield
-    finally:
-        _line, _launch, _group, _typed = before
+_STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # of a sentence, not of a command
+_HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
+_ANSWERS = re.compile(r"--help(-all)?|--version|-\w*h")
+FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
+# options of fleet's own whose values are judged by themselves, whatever the option's name
+OWN = {
+    *("--password-file", "--secret-file", "--replace-key", "--key-type", "--prompt-for-sudo-password"),
+    *("--env", "--env-expand", "--var"),
+}
+# parameters that name files of this machine, by verb
+FILES = {"launch": ("script",), "sync": ("src", "wheels"), "init": ("source",)}
+NEW_HOSTS = ("init", "hosts")  # -w may name hosts that no inventory has yet
 
 
-def begin(group: click.Group, typed: Sequence[str]) -> None:
-    """Keeps the argv of the command line that runs, and the command that it is read by."""
-    global _group, _typed
-    _group, _typed = group, typed
-    _known.clear()
+def launching(args: Sequence[str]) -> None:
+    """The line that runs is a launch. args: the last of its argv, the script and what is its own."""
+    from fleet.inventory.secret import masked_argv
+
+    line = the_line()
+    at = len(line.typed) - len(args)
+    line.launch = masked_argv(line.typed[1:at]), masked_argv(line.typed[at:])
 
 
-def remember(settings: Settings) -> None:
-    """Keeps the settings of the command line that runs."""
-    global _line
-    _line = settings
-
-
-def launching(typed: Sequence[str], args: Sequence[str]) -> None:
-    """The line that runs is a launch. typed: its argv; the last are `args`, the script and what is its own."""
-    from fleet.inventory.secret import masked_words
-
-    global _launch
-    at = len(typed) - len(args)
-    _launch = masked_words(typed[1:at]), masked_words(typed[at:])
-
-
-def quote(word: str) -> str:
+def quote(token: str) -> str:
     """A token as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
-    if shlex.quote(word) == word or re.search(r"[\"$`\\!']", word):
-        return shlex.quote(word)
-    return f'"{word}"'
+    if shlex.quote(token) == token or re.search(r"[\"$`\\!']", token):
+        return shlex.quote(token)
+    return f'"{token}"'
 
 
 def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
-    """Returns the hint as_typed(), without the commands that would fail; None where nothing is left. again: the line
+    """Returns the hint as_typed(), without the parts that would fail here; None where none is left. again: the line
     that ran may be proposed."""
-    if not hint or _group is None:
-        return hint and as_typed(hint, selection=selection)
-    line = Line(_group, _typed, _line.inventory, _known)
-    return fitting(as_typed(hint, selection=selection), line, again=again and _launch is None) or None
+    text, line = as_typed(hint or "", selection=selection), the_line()
+    if line.group is None or "fleet " not in text:
+        return text or None
+    kept = list[str]()
+    whole = True
+    for part in text.split("; "):
+        fit = not any(map(_leaks, _commands(part, quoted=True)))
+        fit = fit and all(fits(argv, line.group, again and line.launch is None) for argv in _commands(part))
+        kept += [part if whole else part.removeprefix("or ")] * fit
+        whole = fit
+    return "; ".join(sorted(kept, key=_forces)).removeprefix("or ") or None
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:
     """Returns the hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line.
     selection: not -w and -x where it may be they that are wrong."""
+    settings, launch = settings_of(), the_line().launch
     flags = {
-        "-i": _line.inventory,
-        "--on": _line.on if _line.on != Settings.on else None,
-        "-w": _line.hosts if selection else None,
-        "-x": _line.exclude if selection else None,
-        "--transport": _line.transport if _line.transport != Settings.transport and _line.on == Settings.on else None,
+        "-i": settings.inventory,
+        "--on": settings.on if settings.on != Settings.on else None,
+        "-w": settings.hosts if selection else None,
+        "-x": settings.exclude if selection else None,
+        "--transport": settings.transport
+        if settings.transport != Settings.transport and settings.on == Settings.on
+        else None,
     }
 
     def repeat(match: re.Match[str]) -> str:
-        rest = match["rest"]
+        rest = match[1] or match[2] or ""
+        if not _OF_HOSTS.match(rest):
+            return match[0]
         own = rest.partition(" -- ")[0]
         alone = _FLAGS.match(own)
-        if alone and _launch is None:
+        if alone and launch is None:
             rest = f"{alone[0]} SCRIPT{rest[alone.end() :]}"
-        elif alone and _launch is not None:
-            options, script = _launch
+        elif alone and launch is not None:
+            options, script = launch
             new = [flag for flag in alone["flags"].split() if flag not in options]
             at = len(options) - (options[-1:] == ["--"])
             argv = [*options[:at], *new, *options[at:], *script]
@@ -130,3 +131,102 @@ def in_document(value: Any, key: str = "", **may: bool) -> Any:
     if key == "next":  # whole lines, as the screen has them
         return as_typed(value, selection=may.get("selection", True))
     return proposed(value, **may) or ("" if key == "remedy" else None)
+
+
+# -- whether a command would do here
+def _commands(part: str, *, quoted: bool = False) -> Iterator[list[str]]:
+    """Yields the argv of each command in a part of a hint. quoted: also of those with quotes of their own, which may be
+    prose."""
+    for found in _COMMAND.finditer(part):
+        if quoted or found[2] is None or "'" not in found[2]:
+            with suppress(ValueError):
+                yield shlex.split(_STOP.sub("", found[0]))
+
+
+def _forces(part: str) -> bool:
+    return any(not FORCES.isdisjoint(token.partition("=")[0] for token in argv) for argv in _commands(part))
+
+
+def fits(argv: Sequence[str], group: click.Group, again: bool) -> bool:
+    """Returns whether fleet takes a command line: the files that it names are here or were typed, the inventory has its
+    hosts, and no secret was masked in it. What cannot be known is no reason against it."""
+    typed = the_line().typed
+    if any(token.endswith("***") for token in argv):
+        return False
+    if tuple(argv) == typed:
+        return again
+    if any(map(_ANSWERS.fullmatch, argv)) or (len(argv) == 2 and argv[1] in VERBS):
+        return True  # a verb alone is mentioned, not proposed
+    try:
+        given = parsed(argv, group)
+    except (click.ClickException, FleetError):
+        return any(_HOLE.fullmatch(token) for token in argv) and _known(argv, group)
+    except Exception:  # fleet was replaced while it ran: a verb's module is of another one, or gone
+        return True
+    verb = given[-1]
+    values = [verb.params[name] for name in FILES.get(str(verb.info_name), ()) if not verb.params.get("module")]
+    named = [str(value) for each in values for value in (each if isinstance(each, tuple | list) else [each]) if value]
+    here = all(_is_here(name, typed) for name in named)
+    known = verb.info_name in NEW_HOSTS or _has_hosts(settings_of(given[0]))
+    return here and known and (again or not _same(given, group))
+
+
+def _leaks(argv: Sequence[str]) -> bool:
+    """Returns whether a secret is in a command line."""
+    from fleet.inventory.secret import masked_argv
+
+    own = [token.partition("=")[2] or "-" if token.partition("=")[0] in OWN else token for token in argv]
+    tokens = [token for token in own if not token.endswith(("=", "=..."))]
+    return masked_argv(tokens) != tokens
+
+
+def _is_here(name: str, typed: Sequence[str]) -> bool:
+    known = name == "-" or _HOLE.fullmatch(name) or os.path.normpath(name) in map(os.path.normpath, typed)
+    return bool(known) or os.path.lexists(os.path.expanduser(name))
+
+
+def _has_hosts(settings: Settings) -> bool:
+    """Returns whether the inventory has the hosts of -w and -x. Only the inventory of the line that ran is read: any
+    other may be a node's idea."""
+    from fleet.inventory.select import select
+
+    hosts, exclude = settings.hosts, settings.exclude
+    if settings.on != INVENTORY or settings.inventory != settings_of().inventory or not (hosts or exclude):
+        return True
+    whole, names = the_line().here
+    if _HOLE.fullmatch(hosts or exclude or "") or whole is None or (hosts in names and not exclude):
+        return True
+    try:
+        select(whole, hosts, exclude, given=lambda operand: whole.names if _is_elsewhere(operand) else None)
+    except FleetError:
+        return False
+    return True
+
+
+def _is_elsewhere(operand: str) -> bool:
+    return operand[:1] in "-^" or operand in ("@failed", "@unfit")
+
+
+def _known(argv: Sequence[str], group: click.Group) -> bool:
+    """Returns whether a line with something to fill in has a verb of fleet's and options of that verb."""
+    params, verb = [*group.params], None
+    for token in argv[1:]:
+        if token == "--":
+            break
+        name = one_spelling(token.partition("=")[0])
+        if token.startswith("-") and not any(name in (*param.opts, *param.secondary_opts) for param in params):
+            return False
+        if verb is None and (verb := group.get_command(click.Context(group), name)) is not None:
+            params += verb.params
+    return verb is not None
+
+
+def _same(given: Sequence[click.Context], group: click.Group) -> bool:
+    """Returns whether the line that ran means the same."""
+    with suppress(click.ClickException, FleetError):
+        return _meaning(given) == _meaning(parsed(the_line().typed, group))
+    return False
+
+
+def _meaning(given: Sequence[click.Context]) -> list[Any]:
+    return [settings_of(given[0]), *((ctx.info_name, ctx.params, ctx.args) for ctx in given[1:])]

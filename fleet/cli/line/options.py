@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import click
-from click.core import ParameterSource
 
-from fleet.cli.line.command import CommonOption, F, FleetOption, OneOf, completed
+from fleet.cli.line.command import CommonOption, F, FleetOption, OneOf, completed, was_typed
+from fleet.cli.line.line import Settings, settings_of
 from fleet.codec import hints
 from fleet.errors import UsageError
 from fleet.registry import Registry
-from fleet.requests.option import COMPLETES, DAILY, FLAGS, HELP, METAVAR
-from fleet.requests.reach import Reach
-from fleet.requests.request import LIMITS, OptionError, Request
+from fleet.requests.request import COMPLETES, DAILY, FLAGS, HELP, LIMITS, METAVAR, SECTION, OptionError, Reach, Request
+from fleet.requests.runs import OfRun
 from fleet.sources import INVENTORY, SOURCES
-from fleet.transport import DEFAULT, TRANSPORTS
+from fleet.transport import TRANSPORTS
 
 
-@dataclass
-class Settings:
-    """Holds the values of the common options. It is in the root context's `meta`, one a command line."""
-
-    inventory: str | None = None
-    on: str = INVENTORY
-    hosts: str | None = None
-    exclude: str | None = None
-    transport: str = DEFAULT
-    fanout: int = Reach.fanout
-    connect_timeout: float = Reach.connect_timeout
-    dry_run: bool = False
-    json: bool = False
-    verbose: int = 0
-    quiet: bool = False
-
-    @property
-    def silent(self) -> bool:
-        """Nothing is printed except what was requested."""
-        return self.quiet or self.json
-
-
-def asked(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Callable[[F], F]:
+def request_options(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Callable[[F], F]:
     """Decorator: adds the options that these fields of a request are, in this order. more: of a field, what only the
     command line knows."""
 
@@ -58,9 +35,7 @@ def asked(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Cal
     return add
 
 
-def _declared(
-    request: type[Request], name: str, more: Mapping[str, Any] = {}
-) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _declared(request: type[Any], name: str, more: Mapping[str, Any] = {}) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Returns how an option is typed, and click's other settings of it."""
     about = request.__dataclass_fields__[name].metadata
     attrs = {
@@ -68,6 +43,7 @@ def _declared(
         "help": about[HELP],
         "metavar": about[METAVAR],
         "daily": about.get(DAILY, False),
+        "section": about.get(SECTION),
         **more,
     }
     if completes := about.get(COMPLETES):
@@ -76,7 +52,7 @@ def _declared(
     return about.get(FLAGS) or (f"{flag}/--no-{flag[2:]}" if attrs.get("default") is True else flag,), attrs
 
 
-def _typed(request: type[Request], name: str) -> dict[str, Any]:
+def _typed(request: type[Any], name: str) -> dict[str, Any]:
     """Returns its type and default, as click has them."""
     field, kind = request.__dataclass_fields__[name], hints(cast(Any, request))[name]
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
@@ -86,7 +62,8 @@ def _typed(request: type[Request], name: str) -> dict[str, Any]:
     if bool in bases:
         return {"is_flag": True, **given}
     if LIMITS in field.metadata:
-        return {"type": Limited(request, name, int if int in bases else float), **given}
+        number = Limited(request, name, int if int in bases else float)
+        return {"type": number, "show_default": bool(default), **given}
     if bases[0] is Literal:
         return {"type": OneOf(get_args(kinds[0]))}
     if os.PathLike in bases and default is not None:
@@ -133,105 +110,45 @@ class Named(OneOf):
         return str(value) if own else super().convert(value, param, ctx)
 
 
-def runs_dir_option(said: str) -> Callable[[F], F]:
-    """Decorator: the folder of runs on this machine."""
+def runs_dir_option(**more: Any) -> Callable[[F], F]:
+    """Decorator: the folder of runs on this machine. more: of the option, what this verb has otherwise."""
     kind = click.Path(path_type=Path, file_okay=False)
-    return click.option("--runs-dir", type=kind, default=Path("runs"), metavar="DIR", show_default=True, help=said)
+    return request_options(OfRun, "runs_dir", runs_dir={"type": kind, "show_default": True, **more})
 
 
-def pairs(option: str, words: Iterable[str]) -> dict[str, str]:
+def pairs(option: str, tokens: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE arguments; UsageError for anything else."""
     found = dict[str, str]()
-    for pair in words:
+    for pair in tokens:
         name, equals, found[name] = pair.partition("=")
         if not (name.isidentifier() and equals):
             raise UsageError(f"{option} {pair}: must be NAME=VALUE")
     return found
 
 
-# in the root context's `meta`. TYPED: the command line's argv. BY_ITSELF: it is no step of a playbook. NONE_LIVE:
-# all hosts have answered that none is live
-_KEY, TYPED, BY_ITSELF, NONE_LIVE = "fleet.settings", "fleet.typed", "fleet.by-itself", "fleet.none-live"
-
-
-def settings_of(ctx: click.Context | None = None) -> Settings:
-    """The settings of the command line being run."""
-    ctx = ctx or click.get_current_context()
-    settings = ctx.find_root().meta.setdefault(_KEY, Settings())
-    assert isinstance(settings, Settings)
-    return settings
-
-
 def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     assert param.name
-    if ctx.get_parameter_source(param.name) not in (ParameterSource.DEFAULT, None):
+    if was_typed(ctx, param.name):
         # given twice, as to pdsh and clush: the hosts of both
         setattr(settings_of(ctx), param.name, ",".join(value) if param.multiple else value)
 
 
-_OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "inventory": (
-        ("-i", "--inventory"),
-        {
-            "metavar": "FILE",
-            "help": "Inventory file, or 'lab' for the lab's.",
-            "daily": True,
-            "shell_complete": completed("inventory_file"),
-        },
-    ),
-    "on": (
-        ("--on",),
-        {
-            "type": Named(SOURCES, INVENTORY),
-            "metavar": f"[{'|'.join((INVENTORY, *SOURCES.own))}]",
-            "default": INVENTORY,
-            "show_default": True,
-            "help": "Where hosts come from: an inventory, or the Slurm allocation that this is in.",
-            "daily": True,
-        },
-    ),
-    "hosts": (
-        ("-w", "--hosts"),
-        {
-            "metavar": "NODESET",
-            "help": "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2, ^FILE, -, @failed.",
-            "multiple": True,
-            "shell_complete": completed("nodeset"),
-            "daily": True,
-        },
-    ),
-    "exclude": (
-        ("-x", "--exclude"),
-        {
-            "metavar": "NODESET",
-            "help": "Not these hosts.",
-            "multiple": True,
-            "shell_complete": completed("nodeset"),
-            "daily": True,
-        },
-    ),
-    "transport": (
-        ("--transport",),
-        {
-            "type": Named(TRANSPORTS),
-            "metavar": f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
-            "default": DEFAULT,
-            "show_default": True,
-            "help": "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
-        },
-    ),
-    "fanout": _declared(Reach, "fanout"),
-    "connect_timeout": _declared(Reach, "connect_timeout"),
-    "dry_run": (("--dry-run",), {"is_flag": True, "help": "Show the plan, do nothing.", "daily": True}),
-    "json": (("--json",), {"is_flag": True, "help": "JSON on stdout: one document; of a run, a line an event."}),
-    "verbose": (("-v", "--verbose"), {"count": True, "help": "Say more."}),
-    "quiet": (("-q", "--quiet"), {"is_flag": True, "help": "Print only what went wrong."}),
+# of common options, what only the command line knows
+_MORE: dict[str, dict[str, Any]] = {
+    "on": {"type": Named(SOURCES, INVENTORY), "show_default": True},
+    "hosts": {"multiple": True},
+    "exclude": {"multiple": True},
+    "transport": {"type": Named(TRANSPORTS), "show_default": True},
+    "verbose": {"count": True},
+}
+_OPTIONS = {
+    name: _declared(Reach if name in Reach.__dataclass_fields__ else Settings, name, _MORE.get(name, {}))
+    for name in Settings.__dataclass_fields__
 }
 
 
-def common_options(command: F) -> F:
-    """Decorator: adds the common options to a click command. Read them with settings_of()."""
-    return without()(command)
+# those that mean nothing to a verb that looks at no host
+OF_HOSTS = ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
 
 
 def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequence[str] = ()) -> Callable[[F], F]:
@@ -241,7 +158,7 @@ def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequenc
     refused = refused or {}
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        if ctx.get_parameter_source(str(param.name)) not in (ParameterSource.DEFAULT, None):
+        if was_typed(ctx, param.name):
             raise UsageError(f"{ctx.command_path} takes no {'/'.join(param.opts)}", hint=refused[str(param.name)])
 
     def add(command: F) -> F:
@@ -258,3 +175,7 @@ def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequenc
         return command
 
     return add
+
+
+# a decorator: adds the common options to a click command. settings_of() has their values
+common_options = without()

@@ -8,9 +8,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from fleet.cli.line.command import (
     CommonOption,
@@ -18,14 +18,14 @@ from fleet.cli.line.command import (
     Slip,
     Verb,
     one_spelling,
+    was_typed,
 )
-from fleet.cli.line.options import settings_of
-from fleet.cli.line.proposed import inventory_here
+from fleet.cli.line.line import the_line
 from fleet.cli.line.verbs import VERBS
 from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
 from fleet.engines.slips import LAUNCHERS
-from fleet.engines.translate import Known, bare, carried, launch_words, options_of
+from fleet.engines.translate import Known, bare, carried, launch_arguments, options_of
 from fleet.errors import FleetError, UsageError
 
 # what others call a verb
@@ -63,10 +63,10 @@ def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
 
 
 def _verb(error: NoSuchVerb) -> str:
-    token, rest, group = error.words[0], error.words[1:], error.group
+    token, rest, group = error.tokens[0], error.tokens[1:], error.group
     assert isinstance(group.command, click.Group)
     if token in OTHERS and group.parent is None:
-        fetches = "sync" in OTHERS[token] and any(":" in word for word in rest[:-1])
+        fetches = "sync" in OTHERS[token] and any(":" in token for token in rest[:-1])
         return "see fleet get --help" if fetches else OTHERS[token]
     verbs = group.command.list_commands(group)
     near = (
@@ -80,31 +80,31 @@ def _verb(error: NoSuchVerb) -> str:
         return f"see {group.command_path} --help"
     if token.endswith(".py"):
         return f"fleet launch {shlex.join([token, *rest])}"
-    if line := launch_line(error.words):
+    if line := launch_line(error.tokens):
         return line
-    if re.search(r"[\d.@]", token) and _is_host(token, group):  # the rest takes time
+    if re.search(r"[\d.@]", token) and _is_host(token):  # the rest takes time
         return f"fleet exec -w {shlex.quote(token)} -- {shlex.join(rest)}" if rest else f"fleet ssh {token}"
-    if shutil.which(token) and not {*error.words} & LAUNCHERS:
+    if shutil.which(token) and not {*error.tokens} & LAUNCHERS:
         return f"fleet exec -- {shlex.join([token, *rest])}"
     return "see fleet --help"
 
 
-def launch_line(words: Sequence[str]) -> str | None:
+def launch_line(tokens: Sequence[str]) -> str | None:
     """Returns what a whole line of another launcher's, or of Python's, is to fleet; None where it is neither."""
     try:
-        line = launch_words(words)
+        line = launch_arguments(tokens)
     except UsageError as untranslated:
         return f"launch does that, in other words; {untranslated}: {untranslated.hint}"
     return f"fleet launch {shlex.join(line)}" if line else None
 
 
-def _is_host(word: str, ctx: click.Context) -> bool:
-    """Returns whether the inventory has the hosts of a word; none is looked for elsewhere."""
+def _is_host(token: str) -> bool:
+    """Returns whether the inventory has the hosts of a token; none is looked for elsewhere."""
     from fleet.inventory.select import select
 
-    whole, _ = inventory_here(settings_of(ctx).inventory)
+    whole, _ = the_line().here
     try:
-        return whole is not None and bool(select(whole, word, None).hosts)
+        return whole is not None and bool(select(whole, token, None).hosts)
     except FleetError:
         return False
 
@@ -123,7 +123,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     known = [option for param in ctx.command.params if not getattr(param, "hidden", False) for option in param.opts]
     begin = next((i + 1 for i, arg in enumerate(argv) if one_spelling(arg) == ctx.command.name), 0)
     if ctx.command.name == "launch":
-        tools = [DEFAULT, *_values("--engine", argv)][-1:] + ["sbatch"] * ("slurm" in _values("--on", argv))
+        tools = [DEFAULT, *values_of("--engine", argv)][-1:] + ["sbatch"] * ("slurm" in values_of("--on", argv))
         options = options_of(*tools)
         theirs = options.get(bare(typed)) or options.get(bare(name))
         reasons = REFUSED_IN_JOBS if theirs and theirs.tool == "sbatch" else REFUSED
@@ -150,7 +150,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
 def _theirs(
     ctx: click.Context, options: Mapping[str, Known], typed: str, argv: Sequence[str], begin: int
 ) -> UsageError:
-    """The line with an engine's own options, and sbatch's, as fleet takes them. begin: where the verb's words do."""
+    """The line with an engine's own options, and sbatch's, as fleet takes them. begin: where the verb's tokens do."""
     ours = {
         option: not (param.is_flag or param.count)
         for param in ctx.command.params
@@ -158,16 +158,16 @@ def _theirs(
         for option in (*param.opts, *param.secondary_opts)
     }
     try:
-        words, command = carried(options, argv[begin:], ours)
+        tokens, command = carried(options, argv[begin:], ours)
     except UsageError as untranslated:
         return untranslated
-    line = f"fleet {shlex.join([*argv[:begin], *words, *command])}"
-    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(words)} SCRIPT")
+    line = f"fleet {shlex.join([*argv[:begin], *tokens, *command])}"
+    return UsageError(f"No such option: {typed}", hint=line if command else f"write {shlex.join(tokens)} SCRIPT")
 
 
-def _values(option: str, argv: Sequence[str]) -> list[str]:
+def values_of(option: str, argv: Sequence[str]) -> list[str]:
     """Returns what an option was given."""
-    pairs = zip(argv, [*argv[1:], ""], strict=True)
+    pairs = zip(argv, [*argv[1:], ""], strict=False)
     return [(arg.partition("=")[2] or following) for arg, following in pairs if arg.partition("=")[0] == option]
 
 
@@ -207,11 +207,11 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
         if (
             not isinstance(param, click.Option)
             or isinstance(param, CommonOption)
-            or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE
+            or not was_typed(ctx, name)
             or f"{param.opts[0]} " in hint
         ):
             continue
-        value = ctx.params[name]
+        value: Any = ctx.params.get(name)  # that of --no-fold is in the value of --ranks
         for each in value if param.multiple else [value]:
             text = re.sub(r"=.*", "=...", str(each), flags=re.DOTALL) if name.startswith("env") else str(each)
             tokens += [param.opts[0]] if param.is_flag else option(param.opts[0], text)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any
 
 import click
 
 from fleet.cli.line.command import F, FleetOption
-from fleet.errors import InventoryError
+from fleet.cli.line.options import Limited
+from fleet.errors import InventoryError, UsageError
+from fleet.requests.launch import MEANWHILE, Launch
 from fleet.rules.units import bytes_of
 
 _AGO = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
@@ -32,10 +36,16 @@ def ranks(value: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Scrolling:
-    """Whose lines scroll: `only` these ranks', None for all; first: each node's first."""
+    """Holds whose lines scroll: `only` these ranks', None for all; first: each node's first. fold: equal lines are
+    one. typed: the option's value."""
 
     only: frozenset[int] | None = None
     first: bool = False
+    fold: bool = True
+    typed: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.typed
 
     def __call__(self, rank: int, first: int | None) -> bool:
         """first: that rank's node's."""
@@ -44,16 +54,28 @@ class Scrolling:
 
 def _scrolling(ctx: click.Context, param: click.Parameter, value: str | None) -> Scrolling:
     try:
-        return Scrolling(first=True) if value == "first" else Scrolling(None if value is None else ranks(value))
+        only = None if value in ("first", None) else ranks(str(value))
+        return Scrolling(only, value == "first", not ctx.params.pop("no_fold", False), value or "")
     except click.BadParameter as error:
         raise click.BadParameter(f"{error.message}; or 'first', each node's") from None
 
 
+EACH_LINE = "Print each line of each rank, also those that several ranks write at once."
+
+
 def ranks_option(command: F) -> F:
-    """Decorator: what scrolls."""
+    """Decorator: what scrolls, and whether equal lines are folded."""
+    command = no_fold_option(MEANWHILE, EACH_LINE, is_eager=True)(command)
     text = "Show only these ranks' lines; first: each node's first. The logs have all."
     about: dict[str, Any] = {"cls": FleetOption, "daily": True, "metavar": "LIST|first", "help": text}
-    return click.option("--ranks", callback=_scrolling, **about)(command)
+    return click.option("--ranks", callback=_scrolling, section=MEANWHILE, **about)(command)
+
+
+def no_fold_option(
+    section: str | None = None, text: str = "Print lines as they come, each after its host's name.", **more: Any
+) -> Callable[[F], F]:
+    """Decorator: outputs as they come."""
+    return click.option("--no-fold", cls=FleetOption, section=section, is_flag=True, help=text, **more)
 
 
 def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:
@@ -78,6 +100,17 @@ def size(value: str) -> float:
     if (found := bytes_of(value)) is None:
         raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
     return found
+
+
+def patience(value: str) -> bool | float:
+    """Type of an option: whether to wait, or how many seconds at most."""
+    if value in ("true", "false"):
+        return value == "true"
+    try:
+        return float(Limited(Launch, "wait").convert(value, None, None))
+    except click.UsageError as error:
+        hint = f"--wait 3600 is an hour; without a limit, with a script of that name: --wait=true {quote(value)}"
+        raise UsageError(error.message, hint=hint) from None
 
 
 def when(value: str) -> float:

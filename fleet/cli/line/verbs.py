@@ -49,12 +49,18 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
             ("launch", "again"),
         ),
         "ps": Verb("fleet.cli.run.ps:ps", "Show the runs on the hosts, started from any head.", ("ps",), step=False),
+        "top": Verb(
+            "fleet.cli.run.top:top", "What GPUs, network and CPUs of the hosts do, live.", ("top",), step=False
+        ),
         "logs": Verb("fleet.cli.run.runs:logs", "Show what a run's ranks wrote, or write.", ("logs",), step=False),
         "attach": Verb(
             "fleet.cli.run.runs:attach", "Follow a run that goes on without its head.", ("attach",), step=False
         ),
+        "report": Verb(
+            "fleet.cli.run.report:report", "A run on one page: timeline, plots, the first failure.", hosts=False
+        ),
         "stacks": Verb(
-            "fleet.cli.run.stacks:stacks",
+            "fleet.cli.run.runs:stacks",
             "Where a run's ranks are, and which one elsewhere.",
             ("stacks",),
             step=False,

@@ -7,30 +7,33 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.answers.run_events import Version
-from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
+from fleet.answers.run_start_events import Version
+from fleet.answers.runs import HostUse, LeftAlone, NodeEnd, RunSummary
 from fleet.api import Fleet, Planned
+from fleet.background import background
 from fleet.cli import leader
-from fleet.cli.context import detailed
 from fleet.cli.inventory import keep_failed
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import BY_ITSELF, settings_of
+from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.launch_view import LaunchView
 from fleet.cli.screen import terminal
 from fleet.cli.screen.lines import who
-from fleet.cli.screen.output import clean, fold, talk, write_failures, write_json
+from fleet.cli.screen.output import advise, clean, fold, inform, write_failures, write_json
+from fleet.cli.screen.progress import detailed
 from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
-from fleet.model import Report
+from fleet.model import Report, grouped
 from fleet.node.gang.ends import ranks_text
 from fleet.rules.left_behind import UNDYING
-from fleet.rules.units import counted
+from fleet.rules.units import counted, few
+from fleet.transport.base import pass_on
 
 if TYPE_CHECKING:
     from fleet.runtime import Runtime
@@ -50,62 +53,65 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if isinstance(left := report.answer, LeftAlone):
         run = left.run
         if not left.led:
-            talk(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
+            inform(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
             return
-        talk(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
+        if left.runs > 1:
+            inform(f"{counted(left.runs, 'run')} go on by themselves", "fleet runs")
+            inform("  " + as_typed("'fleet logs -f RUN' shows the output of one, 'fleet stop RUN' ends one"))
+            return
+        inform(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
         verb = "ps" if left.world_size else "runs"  # of a job: not known yet
-        talk("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
+        inform("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
     summary = report.read(RunSummary)
     if error := summary.error:
-        talk(clean(f"error: {error['message']}"), error["hint"])
+        inform(clean(f"error: {error['message']}"), error["hint"])
     failure = summary.first_failure
     mine: Sequence[int] = ()
     if failure:
-        talk(click.style("failed: ", fg="red", bold=True) + clean(failure.message))
+        inform(click.style("failed: ", fg="red", bold=True) + clean(failure.message))
         if failure.why:
-            talk(clean(f"  why: {failure.why}"))
+            inform(clean(f"  why: {failure.why}"))
         if failure.kernel:
-            talk(clean(f"  kernel of {failure.kernel.host}: {failure.kernel.line}"))
+            inform(clean(f"  kernel of {failure.kernel.host}: {failure.kernel.line}"))
         trace = failure.traceback
         if view.tracebacks.was_shown(trace):
             trace = "(its traceback stands above)"
         for line in (trace or failure.tail or "").splitlines():
             if line != failure.why:  # once is enough
-                talk(f"    {clean(line)}")
+                inform(f"    {clean(line)}")
         for group in summary.tracebacks if trace else ():
             if failure.rank in group.ranks:
                 mine = group.ranks
                 if len(mine) > 1:
-                    talk(f"  {who(mine, group.hosts)} have the same traceback")
-        if failure.hint:
-            talk("", failure.hint)
-        talk(clean(f"  log: {nearby(failure.log)}"))
+                    inform(f"  {who(mine, group.hosts)} have the same traceback")
+        advise(failure.hint)
+        inform(clean(f"  log: {nearby(failure.log)}"))
     elif summary.end and summary.end["by"] == "failure" and not summary.error:
-        talk(click.style("failed: ", fg="red", bold=True) + clean(summary.end["message"]))
+        inform(click.style("failed: ", fg="red", bold=True) + clean(summary.end["message"]))
     others = [group for group in summary.tracebacks if group.ranks != mine]
     after = [group for group in others if group.follows]
     for group in others:
         first = group.exception.partition("\n")[0]
         if not group.follows:
-            talk(clean(f"{who(group.ranks, group.hosts)}: {first}; log: {nearby(group.log)}"))
+            inform(clean(f"{who(group.ranks, group.hosts)}: {first}; log: {nearby(group.log)}"))
     if after:
         ranks = sorted(rank for group in after for rank in group.ranks)
         hosts = dict.fromkeys(host for group in after for host in group.hosts)
-        talk(clean(f"{who(ranks, hosts)}: what followed from it: {after[0].exception.partition(chr(10))[0]}"))
+        inform(clean(f"{who(ranks, hosts)}: what followed from it: {after[0].exception.partition(chr(10))[0]}"))
     lost = [r for r in report.results if r.error is not None]
     if lost and not (failure and len(lost) == 1 and failure.host == lost[0].host):
         write_failures(Report("launch", tuple(lost), report.exit_code))
     for result in report.results:
         if undying := result.read(NodeEnd).undying:
-            talk(clean(f"error: host {result.host}: {undying}"), UNDYING)
+            inform(clean(f"error: host {result.host}: {undying}"), UNDYING)
     if summary.incomplete_logs:
-        talk(f"error: logs are not complete here from: {fold(summary.incomplete_logs)}")
+        inform(f"error: logs are not complete here from: {fold(summary.incomplete_logs)}")
     if report.ok and settings_of().quiet:
         return
     if restarts := summary.restarts:
         earlier = f"logs of what came before: {summary.logs}/attempt*/"
-        talk(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
+        inform(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
     end = summary.end
     # a rank may exit with that, too
     interrupted = not failure and (report.exit_code == EXIT_INTERRUPTED or (end is not None and end["by"] == "queue"))
@@ -113,22 +119,31 @@ def show_summary(report: Report, view: LaunchView) -> None:
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
     if (unknown := summary.unknown) and not failure:
         state = f"{state if interrupted else 'over where that is known'} ({fold(unknown)} unknown)"
-    talk(
+    inform(
         f"run {summary.run} {state} after {summary.seconds:.1f} s, exit code {report.exit_code}; "
         f"logs of every rank: {summary.logs}/HOST/rank*.out|.err"
     )
+    if used := grouped((_use(it), host) for host, it in (summary.used or {}).items() if it.has_gpus):
+        inform(clean("on average: " + few((f"{fold(hosts)}: {text}" for text, hosts in used.items()), 8)))
+    if slow := summary.slow:
+        inform(clean(f"slow: {slow.where} held up the others: {slow.evidence}"))
     if killed := summary.killed:
-        talk(f"killed, since they, or what they left, had not ended in time: {ranks_text(killed)}")
+        inform(f"killed, since they, or what they left, had not ended in time: {ranks_text(killed)}")
     if summary.next:
-        talk("next:")
+        inform("next:")
     for step in summary.next:  # whole lines, to be copied
-        talk(f"  {clean(as_typed(step))}", wrap=False)
+        inform(f"  {clean(as_typed(step))}", wrap=False)
+
+
+def _use(it: HostUse) -> str:
+    shown = {"GPUs {:.0f}% busy": it.use, "{:.0f} W": it.power, "CPUs {:.0f}% busy": it.cpu}
+    return ", ".join(text.format(value) for text, value in shown.items() if value is not None)
 
 
 def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
     """Do it, and show it; the key d leaves it to itself. scrolls: the ranks whose lines scroll. leaves: the signals
     that also do so, of SIGINT and SIGTERM."""
-    if click.get_current_context().find_root().meta.get(BY_ITSELF):
+    if the_line().by_itself:
         leader.begin()
     settings = settings_of()
     level = -1 if settings.quiet else settings.verbose
@@ -167,7 +182,7 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
         if not stayed:
             end(report)
     if stayed:
-        from fleet.ops.run.follow.behind import wait
+        from fleet.ops.run.follow.background import wait
 
         wait()
         # no process reads the rest of a command's output
@@ -201,7 +216,10 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
         leader.leave_terminal()
         runtime.detach.set()
 
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop)
+    def signalled(signum: int, frame: Any) -> None:
+        background("fleet-signal", partial(pass_on, runtime.transport, signum))
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, **dict.fromkeys(leader.FOR_RANKS, signalled)}
     if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
         handlers[signal.SIGHUP] = hang_up
     with leader.handling(handlers):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import FleetOption, completed, one_spelling
+from fleet.cli.line.command import FleetOption, completed, one_spelling, was_typed
 from fleet.cli.line.hints import launching
-from fleet.cli.line.launchers import spelled, theirs, translate
-from fleet.cli.line.options import TYPED, Named, asked, common_options, runs_dir_option, settings_of
+from fleet.cli.line.line import Settings, settings_of
+from fleet.cli.line.options import Named, common_options, request_options, runs_dir_option
 from fleet.cli.line.slips import with_options
-from fleet.cli.line.values import ranks_option, size
+from fleet.cli.line.values import patience, ranks_option, size
 from fleet.cli.run.follow import follow
 from fleet.cli.run.launch_options import (
-    ASKED,
+    ASKING,
     OWN,
     LaunchCommand,
     SourceOption,
@@ -29,19 +29,26 @@ from fleet.cli.run.launch_options import (
     earlier,
     engine_options,
     script_or_run,
-    sections,
+    spelled,
     take,
+    theirs,
+    translate,
 )
-from fleet.cli.run.submit import as_before, claimed, submit, waited_for
-from fleet.cli.screen import plans
-from fleet.cli.screen.output import clean, fold, talk
+from fleet.cli.run.submit import as_before, on_record, requeue, submit, waited_for
+from fleet.cli.screen.output import clean, fold, remark, write_plan
 from fleet.engines import DEFAULT, ENGINES, suited
-from fleet.errors import UsageError
+from fleet.errors import EXIT_TIMEOUT, UsageError
 from fleet.model import Host
-from fleet.requests.launch import Launch
+from fleet.requests.launch import ENVIRONMENT, MEANWHILE, RUNS, WHERE, Launch
+from fleet.requests.runs import NAMED
+
+if TYPE_CHECKING:
+    from fleet.ops.run.find.again import Recorded
 
 # options of fleet's that a script hardly has
 LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
+IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
+NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 
 
 @click.command(
@@ -56,40 +63,18 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
         "fleet launch sft.sh",
         "fleet launch --again latest -x gpu04",
     ),
-    sections={
-        "What runs": [
-            "engine",
-            "module",
-            "no_python",
-            "python",
-            "workdir",
-            "sync",
-            "force",
-            "max_delete",
-            "as_there",
-            "engine_args",
-        ],
-        **sections(OWN),
-        "Where, and how many": ["nnodes", "spares", "nproc_per_node", "master_addr", "master_port"],
-        **ASKED,
-        "Environment": ["env", "env_expand", "env_file", "clean_env", "keep_env"],
-        "While it runs": [
-            "max_restarts",
-            "ranks",
-            "detach",
-            "lease",
-            "grace",
-            "node_timeout",
-            "stall_timeout",
-            "max_log",
-            "share",
-            "no_preflight",
-        ],
-        "Name and logs": ["name", "runs_dir"],
-        "Once more": ["from_", "again", "yes"],
-    },
+    sections=(
+        RUNS,
+        *(str(option.section) for option in OWN),
+        WHERE,
+        *(str(option.section) for option in ASKING),
+        ENVIRONMENT,
+        MEANWHILE,
+        NAMED,
+        "Once more",
+    ),
 )
-@asked(
+@request_options(
     Launch,
     *("engine", "module", "no_python", "nnodes", "nproc_per_node", "master_addr", "master_port", "env", "env_expand"),
     engine={"type": Named(ENGINES)},
@@ -98,28 +83,34 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
 @click.option(
     "--env-file",
     cls=FleetOption,
+    section=ENVIRONMENT,
     daily=True,
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="KEY=VALUE lines.",
 )
-@asked(
+@request_options(
     Launch,
-    *("clean_env", "keep_env", "workdir", "python", "engine_args", "sync", "force", "max_delete", "as_there"),
-    *("detach", "lease", "grace", "node_timeout", "max_restarts", "spares"),
-    lease={"show_default": True},
-    node_timeout={"show_default": True},
+    *("clean_env", "keep_env", "workdir", "python", "engine_args", "sync", "wheels", "force", "max_delete", "as_there"),
+    *("wait", "detach", "lease", "grace", "node_timeout", "max_restarts", "spares", "notify"),
+    wait={"is_flag": False, "type": patience},
 )
 @ranks_option
-@asked(Launch, "name")
-@runs_dir_option("Where logs go.")
-@asked(
+@request_options(Launch, "name")
+@runs_dir_option(help="Where logs go.")
+@request_options(
     Launch,
-    *("stall_timeout", "max_log", "share"),
+    *("stall_timeout", "flight_recorder", "max_log", "sample", "share"),
     max_log={"type": size, "callback": lambda context, option, value: int(value), "default": "0"},
 )
-@click.option("--no-preflight", is_flag=True, help="Start in spite of what preflight finds.")
+@click.option(
+    "--no-preflight",
+    cls=FleetOption,
+    section=MEANWHILE,
+    is_flag=True,
+    help="Start in spite of what preflight finds.",
+)
 @again_options
 @click.argument("script", required=False, callback=script_or_run, metavar="SCRIPT", shell_complete=completed("file"))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -137,7 +128,7 @@ def launch(
     those given now win.
     """
     run = earlier(again, from_, yes, given)
-    launching(click.get_current_context().find_root().meta.get(TYPED, ()), args if script is None else [script, *args])
+    launching(args if script is None else [script, *args])
     if run is not None and script is None:
         script, args = run.command
     assert script is not None
@@ -145,30 +136,39 @@ def launch(
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     settings, requested = settings_of(), take(given, SourceOption)
     if settings.on == "env":
-        from fleet.cli.run.container import launch_here
-
         return launch_here(script, args, given, requested)
     if run is not None:
         requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
     if (source := waited_for(requested)) is not None:
         return submit(source, script, args, given, requested)
-    inventory = load_inventory()
-    if not settings.silent and (passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None)):
-        talk(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
+    with on_record(given["runs_dir"]) as claims:
+        code = _launch(script, args, {**given}, run, claims)
+        if claims and code == EXIT_TIMEOUT:
+            requeue(given["runs_dir"] / claims["claims"])
+        return code
+
+
+def _launch(
+    script: str, args: tuple[str, ...], given: dict[str, Any], run: Recorded | None, claims: Mapping[str, Any]
+) -> int:
+    """Starts it on hosts that are there. claims: see on_record()."""
+    settings, inventory = settings_of(), load_inventory()
+    if passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None):
+        remark(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
     sizes = run.fitted(inventory) if run else {}
     nnodes = given["nnodes"] or sizes.get("nnodes")
     ranks = given.pop("ranks")
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
-    if hosts and not (settings.dry_run or settings.silent):
+    if hosts and not settings.dry_run:
         # before any question and any import that takes time
         once_more = f", as run {run.run}" if run else _suited(script, given)
-        talk(clean(f"launching {script} on {where(hosts)}{once_more}"))
+        remark(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
         from fleet.ops.run.launch.run import run as run_it
         from fleet.ops.run.plan.plan import plan_of
 
-        options = {**_as_document(given), "script": script, "args": args, **claimed(given["runs_dir"])}
+        options = {**_as_document(given), "script": script, "args": args, **claims}
         others = {**sizes, **changed(options), "script": script, "args": args}
         request = Launch.of(options) if run is None else replace(run.request(others), runs_dir=options["runs_dir"])
         fleet = the_fleet()
@@ -178,12 +178,11 @@ def launch(
         error.hint = with_options(error.hint, click.get_current_context())
         raise
     if settings.dry_run:
-        return plans.tell(plan)
-    if not settings.silent:
-        for note in made.job.notes:
-            talk(clean(note))
-        if ranks.only and max(ranks.only) >= made.world.size and not made.guessed:
-            talk(f"warning: --ranks: the last rank of this run is {made.world.size - 1}")
+        return write_plan(plan)
+    for note in made.job.notes:
+        remark(clean(note))
+    if ranks.only and max(ranks.only) >= made.world.size and not made.guessed:
+        remark(f"warning: --ranks: the last rank of this run is {made.world.size - 1}")
     return follow(plan, ranks)
 
 
@@ -219,3 +218,32 @@ def _suited(script: str, given: dict[str, Any]) -> str:
         return ""
     chosen = {**options, **{name: given[name] for name in options if given[name]}}
     return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
+
+
+def launch_here(script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]) -> int:
+    """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
+    UsageError for what has no meaning here. requested: the options that only --on env has."""
+    from fleet.node.container.explain import show
+    from fleet.node.container.main import run_here
+    from fleet.node.container.options import GIVEN_AS, ROWS, field, of
+    from fleet.ops.run.plan.options import read_env
+
+    ctx, known, settings = click.get_current_context(), set(map(field, ROWS)), settings_of()
+    own = take(given)
+    typed = {name for name in given if was_typed(ctx, name)}
+    unknown = [name for name in NOT_IN_CONTAINERS if getattr(settings, name) != getattr(Settings(), name)]
+    unknown += ["json"] * (settings.json and not settings.dry_run)
+    for name in [*unknown, *sorted(typed - known - IN_CONTAINERS)]:
+        option = name.replace("_", "-")
+        raise UsageError(f"--{option} has no meaning with --on env", hint=f"leave out --{option}")
+    options = {name: given[name] for name in typed & known} | dict(requested)
+    options |= {name: str(options[name]) for name in GIVEN_AS if name in options}
+    if settings.dry_run:
+        place = {name: options[name] for name in GIVEN_AS if name in options}
+        return show(place, options.get("platform"), settings.json, [*["-m"] * given["module"], script, *args])
+    options["env"] = read_env(given["env_file"], given["env"], (), os.environ)[0]
+    options["runs_dir"] = str(given["runs_dir"])
+    options |= {"module": given["module"], "engine_options": {name.replace("_", "-"): own[name] for name in own}}
+    if isinstance(options.get("wait"), bool):  # no time is given: its own
+        del options["wait"]
+    return run_here(of(options, script, args))

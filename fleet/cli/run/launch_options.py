@@ -1,44 +1,49 @@
-"""Options of `fleet launch` that come from elsewhere: those of engines (`Engine.options`), and what --from and --again
-take from an earlier run."""
+"""Options of `fleet launch` that come from elsewhere: those of engines (`Engine.options`), what --from and --again take
+from an earlier run, and those of other launchers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from itertools import chain
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from fleet.cli.context import ask
-from fleet.cli.inventory import use_inventory
-from fleet.cli.line.command import F, FleetOption, OneOf, Verb, completed
-from fleet.cli.line.options import Settings, settings_of
+from fleet.cli.line.command import F, FleetOption, OneOf, Verb, completed, one_spelling, was_typed
+from fleet.cli.line.line import Settings, settings_of, the_line
+from fleet.cli.line.slips import values_of
 from fleet.engines import ENGINES
 from fleet.engines.base import Option
+from fleet.engines.launchers import SAME
+from fleet.engines.translate import UnknownOption, carried, each_option, options_of
+from fleet.engines.translate import endpoint as parts_of
 from fleet.errors import InventoryError, UsageError
-from fleet.model import grouped
+from fleet.model import Host, grouped
 from fleet.requests.launch import Launch
 from fleet.sources import SOURCES
 
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
+# a token that is meant for --wait, which a playbook has, too: none that begins so is taken for the script
+PATIENCE = re.compile(r"true|false|[+-]?\.?[0-9].*", re.DOTALL)
 # options of the command line that are called otherwise in fleet.api
-ELSEWHERE = {"no_preflight": "preflight", "env_file": "env"}
+IN_API = {"no_preflight": "preflight", "env_file": "env"}
 
 
-class DeclaredOption(click.Option):
+class DeclaredOption(FleetOption):
     """An option that an engine or a source declares."""
 
-    def __init__(self, option: Option) -> None:
+    def __init__(self, option: Option, section: str) -> None:
         kind: dict[str, Any] = {"multiple": option.many}
         if option.metavar is None and not option.choices:
             kind["is_flag"] = True  # False makes a value that looks like an option one
         if option.choices:
             kind["type"] = OneOf(option.choices)
-        super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, **kind)
+        super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, section=section, **kind)
 
 
 class EngineOption(DeclaredOption):
@@ -49,29 +54,26 @@ class SourceOption(DeclaredOption):
     """The option requests something in a source's queue."""
 
 
-def declared(engines: Iterable[str]) -> dict[str, tuple[EngineOption, list[str]]]:
-    """Parameter -> (the option as the first engine declares it, all engines that have it)."""
-    found: dict[str, tuple[EngineOption, list[str]]] = {}
-    for engine in engines:
-        for option in map(EngineOption, ENGINES.get(engine).options):
-            found.setdefault(str(option.name), (option, []))[1].append(engine)
-    return found
-
-
-def sections(options: dict[str, tuple[EngineOption, list[str]]]) -> dict[str, list[str]]:
-    """Heading -> parameters, for Verb."""
-    return grouped((f"For --engine {' or '.join(engines)}", name) for name, (_, engines) in options.items())
+def declared(engines: Iterable[str]) -> list[EngineOption]:
+    """Returns the options of engines, each once, as the first engine declares it."""
+    found = grouped((option.name, (engine, option)) for engine in engines for option in ENGINES.get(engine).options)
+    return [
+        EngineOption(having[0][1], f"For --engine {' or '.join(engine for engine, _ in having)}")
+        for having in found.values()
+    ]
 
 
 OWN = declared(ENGINES.own)
-ASKING = {name: [SourceOption(option) for option in SOURCES.get(name).options] for name in SOURCES.own}
-ASKED = {f"For --on {SOURCES.get(name).asked}": [str(it.name) for it in given] for name, given in ASKING.items()}
+ASKING = [
+    SourceOption(option, f"For --on {source.asked}")
+    for source in map(SOURCES.get, SOURCES.own)
+    for option in source.options
+]
 
 
 def engine_options(command: F) -> F:
     """Decorator: adds those of fleet's own engines and sources."""
-    for option in reversed([*(option for option, _ in OWN.values()), *chain.from_iterable(ASKING.values())]):
-        command.__dict__.setdefault("__click_params__", []).append(option)
+    command.__dict__.setdefault("__click_params__", []).extend(reversed([*OWN, *ASKING]))
     return command
 
 
@@ -79,14 +81,57 @@ class LaunchCommand(Verb):
     """The verb's command: where another package's engine is named, it has that one's options, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for arg, following in zip(args, [*args[1:], ""], strict=False):
-            engine = following if arg == "--engine" else arg.removeprefix("--engine=")
-            if engine != arg and engine not in ENGINES.own and engine in ENGINES.names:
+        for engine in values_of("--engine", args):
+            if engine not in ENGINES.own and engine in ENGINES.names:
                 known = {param.name for param in self.params}
-                new = {name: found for name, found in declared([engine]).items() if name not in known}
-                self.params += [option for option, _ in new.values()]
-                self.sections.update(sections(new))
-        return super().parse_args(ctx, args)
+                new = [option for option in declared([engine]) if option.name not in known]
+                self.params += new
+                self.sections += tuple(str(option.section) for option in new)
+        takes = {
+            name: not (param.is_flag or param.count)
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        takes |= {f"--{theirs}": takes[f"--{name}"] for theirs, name in SAME.items() if f"--{name}" in takes}
+        return super().parse_args(ctx, self.queued(ctx, patient(args, takes), takes))
+
+    def queued(self, ctx: click.Context, args: list[str], takes: Mapping[str, bool]) -> list[str]:
+        """Returns the arguments, with --on slurm before the script with sbatch's own options as fleet has them. takes:
+        whether an option takes a value."""
+        on, options = settings_of(ctx).on, options_of("sbatch")
+        with suppress(UsageError):
+            for typed, _, value in each_option(options, [*args], takes):
+                on = str(value) if typed == "--on" else on
+        if on != "slurm":
+            return args
+        try:
+            tokens, command = carried(options, args, takes)
+        except UnknownOption:  # click says which
+            return args
+        return [*tokens, *command]
+
+
+def patient(args: Sequence[str], takes: Mapping[str, bool]) -> list[str]:
+    """Returns the arguments, with a value for a --wait before the script that has none. takes: whether an option takes
+    a value."""
+    found, rest = list[str](), list(args)
+    while rest and rest[0][:1] == "-" and rest[0] != "--":
+        found.append(rest.pop(0))
+        name, equals, _ = found[-1].partition("=")
+        if (not equals and takes.get(spelled(name))) or _cluster_takes(found[-1], takes):
+            is_bare = spelled(name) == "--wait" and not (rest and PATIENCE.fullmatch(rest[0]))
+            found += ["true"] if is_bare else rest[:1]
+            rest = rest if is_bare else rest[1:]
+    return [*found, *rest]
+
+
+def _cluster_takes(token: str, takes: Mapping[str, bool]) -> bool:
+    """Returns whether the next token is the value of short options in one, such as -vw."""
+    if token[:2] == "--" or spelled(token) in takes:
+        return False
+    first = next((n for n, letter in enumerate(token) if n and takes.get(f"-{letter}")), 0)
+    return bool(first) and first == len(token) - 1
 
 
 def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> dict[str, Any]:
@@ -99,14 +144,15 @@ def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> di
 # -- an earlier run's command once more
 def again_options(command: F) -> F:
     """Decorator: adds both."""
-    about: dict[str, Any] = {"cls": FleetOption, "metavar": "RUN", "shell_complete": completed("run_here")}
+    once_more: dict[str, Any] = {"cls": FleetOption, "section": "Once more"}
+    about: dict[str, Any] = {**once_more, "metavar": "RUN", "shell_complete": completed("run_here")}
     for option, name, daily, text in (
         ("--again", "again", True, "Launch what RUN was once more, on the inventory as it is now."),
         ("--from", "from_", False, "Launch what RUN was once more, on the hosts as they were described then."),
     ):
         command = click.option(option, name, help=text, daily=daily, **about)(command)
     text = "With both: do not ask, though the run's folder is not as this user's fleet wrote it."
-    return click.option("-y", "--yes", is_flag=True, help=text)(command)
+    return click.option("-y", "--yes", is_flag=True, help=text, **once_more)(command)
 
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -134,7 +180,7 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
     if settings.inventory is None and from_:
         from fleet.ops.run.plan.options import read_env
 
-        use_inventory(run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0]))
+        the_line().inventory = run.everyone(read_env(given["env_file"], given["env"], (), os.environ)[0])
         settings.hosts = settings.hosts or run.selected
     elif settings.inventory is None and run.source and "FLEET_INVENTORY" not in os.environ:
         if not os.path.exists(run.source):
@@ -147,14 +193,59 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
     return run
 
 
-def changed(told: Mapping[str, Any]) -> dict[str, Any]:
+def changed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those options of this command line that were given, as fleet.api's launch() takes them."""
     ctx = click.get_current_context()
-    typed = {name for name in ctx.params if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    typed |= {ELSEWHERE[name] for name in typed & ELSEWHERE.keys()}
+    typed = {name for name in ctx.params if was_typed(ctx, name)}
+    typed |= {IN_API[name] for name in typed & IN_API.keys()}
     known = Launch.__dataclass_fields__
     return {
         name: value
-        for name, value in told.items()
+        for name, value in options.items()
         if name in typed or name not in known or value not in (None, known[name].default, {})
     }
+
+
+# -- options of other launchers that mean the same, or nearly: fleet/engines/launchers.py
+def spelled(token: str) -> str:
+    """An option, with or without its dashes, as `fleet launch` calls it."""
+    name = one_spelling(token)
+    bare = name.lstrip("-")
+    return name.removesuffix(bare) + SAME.get(bare, bare)
+
+
+def theirs(command: F) -> F:
+    """Decorator: adds the options of theirs whose values fleet has in another form; see translate()."""
+    for option, metavar in (("--rdzv-endpoint", "ADDR[:PORT]"), ("--num-processes", "N")):
+        command = click.option(option, metavar=metavar, hidden=True, help="See fleet help launch.")(command)
+    return command
+
+
+def translate(given: dict[str, Any], hosts: Sequence[Host]) -> None:
+    """Makes of those what fleet calls them. hosts: those of the run."""
+    endpoint, total = given.pop("rdzv_endpoint"), given.pop("num_processes")
+    if endpoint is not None:
+        address, port = parts_of(endpoint)
+        _put(given, "--rdzv-endpoint", "master_addr", address)
+        if port is not None:
+            _put(given, "--rdzv-endpoint", "master_port", port)
+    if total is not None:
+        _put(given, "--num-processes", "nproc_per_node", _each(total, hosts))
+
+
+def _put(given: dict[str, Any], option: str, name: str, value: str | None) -> None:
+    fleets = f"--{name.replace('_', '-')}"
+    if given[name] not in (None, "auto", value):
+        raise UsageError(f"{option} and {fleets} say different things", hint="leave one of the two away")
+    given[name] = value or given[name]
+
+
+def _each(total: str, hosts: Sequence[Host]) -> str | None:
+    """Ranks on each host, of `total` on all of them, as accelerate counts; None where the inventory's slots add up."""
+    slots = sum(host.slots or 0 for host in hosts)
+    if not total.isdecimal() or not int(total) or not hosts or (int(total) != slots and int(total) % len(hosts)):
+        raise UsageError(
+            f"--num-processes {total}: cannot be shared out to {len(hosts)} hosts evenly",
+            hint="--nproc-per-node N for each host, or 'slots' in the inventory",
+        )
+    return None if int(total) == slots else str(int(total) // len(hosts))

@@ -10,35 +10,23 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import click
 
-from fleet.answers.run_events import (
-    Attached,
-    Attempt,
-    Back,
-    Planned,
-    Restart,
-    Resumed,
-    Room,
-    Running,
-    StepDone,
-    StopAll,
-    Submitted,
-    Unblocked,
-    Waiting,
-)
+from fleet.answers.run_events import Attempt, Back, Restart, Resumed, Room, StopAll, Unblocked
+from fleet.answers.run_start_events import Attached, Planned, Running, StepDone, Submitted, Waiting, WaitsFor
 from fleet.cli.line.values import Scrolling
-from fleet.cli.run.plain import PlainLines
 from fleet.cli.screen import terminal
-from fleet.cli.screen.board import KEYS, Board
-from fleet.cli.screen.lines import Tracebacks, last_state, who, write_line
-from fleet.cli.screen.output import clean, talk, write_notice
+from fleet.cli.screen.board import KEYS, Board, Shown
+from fleet.cli.screen.lines import Folding, Name, Tracebacks, label, rests, show_bare, who, write_folded, write_line
+from fleet.cli.screen.output import clean, inform, write_notice
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
 from fleet.events import Event, Notice, Output, Round
+from fleet.model import grouped
 from fleet.rules.causes import together
 from fleet.rules.units import size_text
 
@@ -51,23 +39,23 @@ PIPE_PATIENCE = 6  # times as long, for a pager or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
 # what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
-STEPS = (Submitted, Waiting, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
+STEPS = (Submitted, Waiting, WaitsFor, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
     """Returns the events, with notices of this moment that differ only in their host as one, in the place of the
     first."""
-    kept: list[Event] = []
-    same: dict[tuple[str, str, str | None], tuple[int, list[str]]] = {}
-    for event in events:
+
+    def _alike(place: int, event: Event) -> object:
         if isinstance(event, Notice) and isinstance(event.message, Reason) and "hosts" in event.message.details:
-            at, messages = same.setdefault((event.level, event.message.template, event.hint), (len(kept), []))
-            messages.append(event.message)
-            if len(messages) > 1:
-                kept[at] = replace(event, message=together(messages))
-                continue
-        kept.append(event)
-    return kept
+            return event.level, event.message.template, event.hint
+        return place
+
+    def _as_one(first: Event, *others: Event) -> Event:
+        messages = [each.message for each in (first, *others) if isinstance(each, Notice)]
+        return replace(first, message=together(messages)) if others and isinstance(first, Notice) else first
+
+    return [_as_one(*same) for same in grouped((_alike(*each), each[1]) for each in enumerate(events)).values()]
 
 
 class LaunchView:
@@ -79,7 +67,10 @@ class LaunchView:
         self, names: Sequence[str], *, json: bool = False, level: int = 0, scrolls: Scrolling = Scrolling()
     ) -> None:
         self._json, self._level = json, level
-        self._board = Board(names, scrolls)
+        self._names, self._board = names, Board(names, scrolls)
+        self._folding = Folding()
+        outs = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._folds = {name for name, out in outs.items() if scrolls.fold and terminal.interactive(out)}
         self._starting = ProgressLine("sending")
         self._queue: deque[Event] = deque()
         self._taken: deque[Event] = deque()  # out of the queue, and not shown yet
@@ -109,7 +100,7 @@ class LaunchView:
             idle = idle + 1 if before == self._written else 0
         if self._thread.is_alive():
             terminal.give_up()
-            talk("not all output is shown here, as nobody reads it; the log files have it")
+            inform("not all output is shown here, as nobody reads it; the log files have it")
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
@@ -117,6 +108,8 @@ class LaunchView:
             if isinstance(each, Planned | Attached):  # from then on ranks may run
                 self.begun, self.leased = True, each.lease is not None
                 self.leads = isinstance(each, Planned) or each.leads
+            elif isinstance(each, WaitsFor):  # none does, or none any more
+                self.begun, self.leased = False, True
         with self._wake:
             if self._closing:
                 return
@@ -130,37 +123,37 @@ class LaunchView:
 
     # -- the printing thread ------------------------------------------------------------------------------
     def _work(self) -> None:
-        try:
+        # the reader of our output has gone, or its disk is full: the run goes on, its files are written
+        with suppress(OSError, ValueError):
             try:
                 self._draw()
             except OSError:
                 raise
             except Exception as fault:
                 if not (sys.stdout.closed or sys.stderr.closed):
-                    terminal.tell_fault(fault)
+                    terminal.report_fault(fault)
                     self._go_on()
-        except (OSError, ValueError):
-            # the reader of our output has gone, or its disk is full: the run goes on, its files are written
-            return
 
-    def _take(self) -> tuple[bool, int]:
-        """Takes what came meanwhile, to show it. Returns (True where no more will come, bytes that had no room)."""
-        with self._wake:
-            if not self._queue and not self._closing:
-                self._wake.wait(self._pause())
-            self._taken.extend(self._queue)
-            self._queue.clear()
-            self._bytes = 0
-            dropped, self._dropped = self._dropped, 0
-            return self._closing, dropped
+    def _turns(self) -> Iterator[tuple[bool, int]]:
+        """Takes what came meanwhile, to show it, again and again. Yields (True where no more will come, bytes that had
+        no room)."""
+        closing = False
+        while not closing:
+            with self._wake:
+                if not self._queue and not self._closing:
+                    self._wake.wait(self._pause())
+                self._taken.extend(self._queue)
+                self._queue.clear()
+                self._bytes = 0
+                dropped, self._dropped = self._dropped, 0
+                closing = self._closing
+            yield closing, dropped
 
     def _draw(self) -> None:
         """Everything, live, to the end."""
-        closing = False
-        while not closing:
-            closing, dropped = self._take()
+        for closing, dropped in self._turns():
             began, some = time.monotonic(), bool(self._taken)
-            if some or closing or self.tracebacks.waits():
+            if some or closing or self.tracebacks.waits() or self._folding.left(began) <= 0:
                 terminal.block()
                 with terminal.aside():
                     if not (self._json or self._level > 0):
@@ -170,7 +163,8 @@ class LaunchView:
                         self._taken.popleft()  # one in which a fault shows is shown in plain lines
                         self._written += 1
                     self._show_held(closing)
-                    self._tell_dropped(dropped)
+                    self._unfold()
+                    self._report_dropped(dropped)
                     if closing:
                         self._flush()
                         return
@@ -179,29 +173,45 @@ class LaunchView:
             if self._live and some:
                 with self._wake:
                     calm = min(MAX_CALM_SECONDS, max(CALM_SECONDS, time.monotonic() - began))
-                    self._wake.wait_for(lambda: self._closing, calm)
+                    soon = min(calm, max(0.0, self._folding.left(time.monotonic())))
+                    self._wake.wait_for(lambda: self._closing, soon)
 
     def _go_on(self) -> None:
-        """The same in plain lines, after a fault."""
-        plain, closing = PlainLines(json=self._json, quiet=self._level < 0), False
-        while not closing:
-            closing, dropped = self._take()
-            with terminal.aside():
+        """The same in plain lines, after a fault. It uses little of what may have had it; what has a fault there, too,
+        is shown as it is."""
+        held = list[Output]()
+        with suppress(Exception):
+            for stream, line, ranks in self._folding.due(time.monotonic(), everything=True):
+                held += [Output(host, stream, line + b"\n", rank) for host, rank in ranks]
+        with suppress(Exception):
+            self.tracebacks.restarts()
+            lines, _ = self.tracebacks.due(time.monotonic(), everything=True)
+            held += [Output(host, "stderr", line + b"\n", rank) for (host, rank), line in lines]
+        with suppress(Exception):
+            held += self._board.streams.halves(self._taken[0] if self._taken else None)
+        self._taken.extendleft(reversed(held))
+        with Shown(self._names, quiet=self._level < 0, json=self._json, errors="stderr") as plain:
+            for _, dropped in self._turns():
                 while self._taken:
-                    plain.show(self._taken.popleft())
+                    event = self._taken.popleft()
+                    if not isinstance(event, Output) or self._level >= 0 and event.rank is not None:
+                        try:
+                            plain(event)
+                        except OSError:
+                            raise
+                        except Exception:
+                            show_bare(event)
                     self._written += 1
-                self._tell_dropped(dropped)
-        plain.flush()
+                self._report_dropped(dropped)
 
-    def _tell_dropped(self, count: int) -> None:
+    def _report_dropped(self, count: int) -> None:
         if count:
-            talk(f"({size_text(count)} of output not shown here; the log files have them)")
+            inform(f"({size_text(count)} of output not shown here; the log files have them)")
 
     def _pause(self) -> float:
         """How long nothing need be done where nothing happens."""
-        if not self._live:
-            return 1.0
-        return IDLE_SECONDS if self._board.spoke and not self.tracebacks.waits() else LIVE_SECONDS
+        live = IDLE_SECONDS if self._board.spoke and not self.tracebacks.waits() else LIVE_SECONDS
+        return min(live if self._live else 1.0, max(0.0, self._folding.left(time.monotonic())))
 
     def _show(self, event: Event) -> None:
         if isinstance(event, Output):
@@ -216,7 +226,6 @@ class LaunchView:
                 self._line(event.host, event.rank, event.stream, line)
         elif isinstance(event, Notice):
             self._notice(event)
-            self._board.notice(event)
             if self._live and event.has(Running):
                 self._starting.feed(Round(RUNNING + self._keys(), ()))
         else:
@@ -229,9 +238,11 @@ class LaunchView:
         lines, repeated = self.tracebacks.due(time.monotonic(), closing)
         for (host, rank), line in lines:
             self._line(host, rank, "stderr", line)
+        if repeated:
+            self._unfold(everything=True)
         for streams in repeated:
-            hosts = dict.fromkeys(host for host, _ in streams)
-            talk(f"{who((rank for _, rank in streams), hosts)}: the same traceback as above")
+            hosts, ranks = zip(*streams, strict=True)
+            inform(f"{who(ranks, dict.fromkeys(hosts))}: the same traceback as above")
 
     def _notice(self, notice: Notice) -> None:
         if notice.has(StopAll):
@@ -240,25 +251,36 @@ class LaunchView:
             self._flush()  # half a line of the last attempt is none of this one's
             self.tracebacks.restarts()
             self._show_held(True)
+        self._board.notice(notice)
         if self._json:
             write_notice(notice)
-            sys.stdout.flush()
         elif notice.level != "info" or self._level > 0 or notice.has(*STEPS):
             if self._level < 0 and notice.level != "error":
                 return
+            self._unfold(everything=True)
             mark = {"error": click.style("error: ", fg="red"), "warning": click.style("warning: ", fg="yellow")}
-            talk(mark.get(notice.level, "") + clean(notice.message), notice.hint)
+            inform(mark.get(notice.level, "") + clean(notice.message), notice.hint)
 
-    def _line(self, host: str, rank: int | None, stream: str, line: bytes) -> None:
+    def _line(self, host: str, rank: int | None, stream: Name, line: bytes) -> None:
+        if rank is not None and stream in self._folds:
+            self._folding.feed((host, rank), stream, line, time.monotonic())
+            if self._folding.full:
+                self._unfold()
+            return
         out = sys.stdout if stream == "stdout" else sys.stderr
-        write_line(host if rank is None else f"{host}:{rank}", line, out, self._board.tint(host))
+        write_line(label(host, rank, self._board.streams.tint(host), out), line, out)
         self._written += 1
 
+    def _unfold(self, everything: bool = False) -> None:
+        """Shows the lines of ranks that are due."""
+        for stream, line, ranks in self._folding.due(time.monotonic(), everything):
+            write_folded(ranks, line, sys.stdout if stream == "stdout" else sys.stderr, self._board.streams.tint)
+            self._written += 1
+
     def _flush(self) -> None:
-        for host, rank, stream, lines in self._board.scrolling():
-            if lines.rest:
-                self._line(host, rank, stream, last_state(lines.rest))
-                lines.rest = b""  # it is shown once
+        for host, rank, stream, rest in rests(self._board.scrolling()):
+            self._line(host, rank, stream, rest)
+        self._unfold(everything=True)
         sys.stdout.flush()
 
     # -- what is live -------------------------------------------------------------------------------------
@@ -266,14 +288,13 @@ class LaunchView:
         """Shows what it waits for before the start, then a line a node; in a pipe the bars' state now and then."""
         now = time.monotonic()
         if self._live:
-            columns, rows = terminal.size(sys.stderr)
-            board = self._board.lines(time.time(), columns, rows, self._keys())
+            board = self._board.lines(time.time(), *terminal.size(sys.stderr), self._keys())
             terminal.draw(self._starting.lines(now) + board)
             return
         if self._json or self._level < 0:
             return
         self._starting.remind(now)
-        for host, rank, stream, lines in self._board.scrolling():
+        for (host, rank, stream), lines in self._board.scrolling().items():
             if lines.live and now - lines.shown_at >= PIPE_PROGRESS_SECONDS:
                 lines.shown_at = now
                 self._line(host, rank, stream, lines.live)

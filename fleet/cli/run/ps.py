@@ -13,7 +13,8 @@ from fleet.answers.runs import RunSeen, RunsSeen
 from fleet.cli.context import finish, perform, the_fleet
 from fleet.cli.inventory import enter_all
 from fleet.cli.line.command import ONLY_LOOKS, Verb
-from fleet.cli.line.options import NONE_LIVE, asked, common_options, settings_of
+from fleet.cli.line.line import settings_of, the_line
+from fleet.cli.line.options import common_options, request_options
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import table
 from fleet.cli.screen.output import clean, echo, fold, write_table
@@ -26,7 +27,7 @@ TITLES = ("RUN", "STATE", "AGE", "OWNER", "HOSTS", "RANKS UP", "PORT", "SILENT F
 
 
 @click.command("ps", cls=Verb, interrupted=ONLY_LOOKS, examples=("fleet ps", "fleet ps --all", "fleet ps --watch"))
-@asked(Ps, "all")
+@request_options(Ps, "all")
 @click.option(
     "--watch",
     is_flag=False,
@@ -44,7 +45,7 @@ def ps(watch: float | None, **given: bool) -> int:
     enter_all()
     if watch is not None:
         return watched(watch, **given)
-    return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), asked_for=True)
+    return perform(lambda fleet: fleet.plan.ps(**given), lambda it: show_runs(it, given["all"]), requested=True)
 
 
 def watched(every: float, **given: bool) -> int:
@@ -70,14 +71,14 @@ def watched(every: float, **given: bool) -> int:
                     break
         finally:
             terminal.draw([])
-    return finish(report, lambda it: show_runs(it, given["all"]), asked_for=True)
+    return finish(report, lambda it: show_runs(it, given["all"]), requested=True)
 
 
 def show_runs(report: Report, every: bool) -> None:
     runs = report.read(RunsSeen).runs
     everywhere = report.ok and settings_of().hosts is None and settings_of().exclude is None
     if everywhere and all(run.state in ("done", "failed", "stopped", "unknown") for run in runs):
-        click.get_current_context().meta[NONE_LIVE] = True
+        the_line().none_live = True
     if rows := rows_of(report):
         write_table(TITLES, rows, shorten=not settings_of().verbose)
     else:

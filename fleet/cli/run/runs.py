@@ -9,33 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.answers.runs import Forgotten, GivenUp, RunStopped, StoppedThere
+from fleet.answers.runs import GivenUp, LogsHere, RunStopped, StacksTaken, StoppedThere
 from fleet.cli.context import ask, finish, perform, the_fleet
-from fleet.cli.inventory import job_here, load_everyone, use_inventory
+from fleet.cli.inventory import job_here, load_all_hosts
 from fleet.cli.line.command import ONLY_LOOKS, Verb, completed
-from fleet.cli.line.options import asked, common_options, runs_dir_option, settings_of, without
-from fleet.cli.line.values import Scrolling, ranks, ranks_option, size, when
+from fleet.cli.line.line import settings_of, the_line
+from fleet.cli.line.options import OF_HOSTS, common_options, request_options, runs_dir_option, without
+from fleet.cli.line.values import EACH_LINE, Scrolling, no_fold_option, ranks, ranks_option, size, when
 from fleet.cli.run import submit
 from fleet.cli.run.follow import BY_ATTACH
 from fleet.cli.run.follow import follow as follow_run
-from fleet.cli.screen import plans
 from fleet.cli.screen.board import Shown
-from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.cli.screen.output import clean, echo, fold, inform, remark, write_json, write_plan, write_table
 from fleet.codec import plain
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Report
-from fleet.requests.runs import Attach, Logs, Stop
+from fleet.node.gang.ends import ranks_text
+from fleet.requests.runs import Attach, Logs, Stacks, Stop
 from fleet.rules.units import counted, seconds, size_text
 
 if TYPE_CHECKING:
     from fleet.ops.run.kept.local import LocalRun
 
-RUNS_DIR = runs_dir_option("Where logs are, on this machine.")
+RUNS_DIR = runs_dir_option()
 
 
 @click.command("stop", cls=Verb, examples=("fleet stop latest", "fleet stop train-20261121-101500-ab12"))
 @click.argument("run", shell_complete=completed("run_here"))
-@asked(Stop, "grace")
+@request_options(Stop, "grace")
 @RUNS_DIR
 @common_options
 def stop(run: str, grace: float | None, runs_dir: Path) -> int:
@@ -71,13 +72,13 @@ def forget(run: str, runs_dir: Path) -> int:
 
 
 def show_forgotten(report: Report) -> None:
-    hosts, forgotten = [r.host for r in report.results if r.read(GivenUp).given_up], report.read(Forgotten)
+    hosts, forgotten = [r.host for r in report.results if r.read(GivenUp).given_up], report.read(LogsHere)
     echo(f"run {forgotten.run}: {fold(hosts)} given up; its logs so far: {forgotten.logs}")
 
 
 @click.command("attach", cls=Verb, examples=("fleet attach", "fleet attach train-20261121"))
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@asked(Attach, "detach")
+@request_options(Attach, "detach")
 @ranks_option
 @RUNS_DIR
 @common_options
@@ -92,7 +93,7 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     if code is not None:
         return code
     planned = the_fleet().plan.attach(run, **given)
-    return plans.tell(planned) if settings_of().dry_run else follow_run(planned, ranks, BY_ATTACH)
+    return write_plan(planned) if settings_of().dry_run else follow_run(planned, ranks, BY_ATTACH)
 
 
 @click.command(
@@ -102,15 +103,16 @@ def attach(run: str, ranks: Scrolling, **given: Any) -> int:
     examples=("fleet logs latest", "fleet logs -f latest --rank 0", "fleet logs latest --err"),
 )
 @click.argument("run", default="latest", shell_complete=completed("run_here"))
-@asked(
+@request_options(
     Logs,
     *("follow", "host", "rank", "err", "since", "attempt", "tail"),
     rank={"type": ranks},
     since={"type": when},
 )
+@no_fold_option(text=EACH_LINE)
 @RUNS_DIR
 @common_options
-def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
+def logs(run: str, rank: frozenset[int] | None, no_fold: bool, **given: Any) -> int:
     """Show what a run's ranks wrote, or go on showing what they write. RUN is an id, a unique prefix, a name, or
     'latest'. The run's own end is not changed by it.
     """
@@ -122,9 +124,10 @@ def logs(run: str, rank: frozenset[int] | None, **given: Any) -> int:
     _or_here(run, given["runs_dir"], given["since"])
     planned = the_fleet().plan.logs(run, rank=rank, **given)
     if settings.dry_run:
-        return plans.tell(planned)
+        return write_plan(planned)
     hosts = [host.name for host in planned.hosts]
-    with Shown(hosts, bare=rank is not None and len(rank) == 1, live=given["follow"], quiet=settings.quiet) as shown:
+    bare, live = rank is not None and len(rank) == 1, given["follow"]
+    with Shown(hosts, bare=bare, live=live, quiet=settings.quiet, fold=not no_fold) as shown:
         report = planned.run(shown)
     return finish(report)
 
@@ -134,17 +137,65 @@ def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
 
-        use_inventory(hosts_here(runs_dir / found[0]))
+        the_line().inventory = hosts_here(runs_dir / found[0])
         return
     try:
-        load_everyone()
+        load_all_hosts()
     except InventoryError:
         from fleet.ops.run.find.logs import hosts_here, local
 
         run_id, here = local(run, runs_dir, since)
         if not here or settings_of().inventory is not None:
             raise
-        use_inventory(hosts_here(runs_dir / run_id))
+        the_line().inventory = hosts_here(runs_dir / run_id)
+
+
+@click.command(
+    "stacks",
+    cls=Verb,
+    interrupted=ONLY_LOOKS,
+    examples=("fleet stacks latest", "fleet stacks latest --rank 0,8 --all-threads"),
+)
+@click.argument("run", default="latest", shell_complete=completed("run_here"))
+@request_options(Stacks, "rank", rank={"type": ranks})
+@click.option("--all-threads", is_flag=True, help="Of every thread, where py-spy is there [main thread].")
+@request_options(Stacks, "native", native={"show_default": True})
+@RUNS_DIR
+@common_options
+def stacks(run: str, rank: frozenset[int] | None, all_threads: bool, native: bool, runs_dir: Path) -> int:
+    """Show where the ranks of a live run are: the stack of each, those in the same place together, most of them
+    first. RUN is an id, a unique prefix, a name, or 'latest'.
+
+    The sources are py-spy, where the training interpreter's environment has it, else python's faulthandler, else the
+    kernel. The run goes on as it would have. --native holds a rank for some tenths of a second.
+    """
+    return perform(
+        lambda fleet: fleet.plan.stacks(run, rank=rank, native=native, runs_dir=runs_dir),
+        lambda report: show_stacks(report, all_threads),
+        requested=True,
+    )
+
+
+def show_stacks(report: Report, all_threads: bool) -> None:
+    from fleet.ops.run.follow.stacks import by_host, ras_lines
+    from fleet.rules.stacks import BRING_PY_SPY, NO_PY_SPY, lines, places, remarks
+
+    taken = report.read(StacksTaken)
+    if taken.summary:
+        echo(clean(f"run {taken.run}: {taken.summary}"))
+    if taken.hang:
+        echo(clean(str(taken.hang["message"])))
+    found = by_host(report.results)
+    for line in lines(places(found), threads=all_threads):
+        if not line.startswith(" "):
+            echo("")
+        echo(clean(line), wrap=False)
+    for line in ras_lines(report.results):
+        echo(clean(line), wrap=False)
+    for each in remarks(found):
+        inform(clean(each), BRING_PY_SPY if NO_PY_SPY in each else None)
+    if taken.absent:
+        echo(f"{ranks_text(taken.absent)}: no process: not begun yet, or over")
 
 
 @click.command(
@@ -160,7 +211,7 @@ def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
 @click.option("--max-size", type=size, metavar="SIZE", help="Only the oldest, until the rest takes 50GB or so.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @RUNS_DIR
-@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
+@without(*OF_HOSTS)
 def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool, runs_dir: Path) -> int:
     """Show the runs that have logs on this machine: how each ended, when it began, and what its logs take.
 
@@ -176,11 +227,11 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         show_local(old if prune else found, runs_dir, old=prune)
         for run in found:
             if run.broken:
-                talk(clean(f"warning: run {run.run}: {run.broken}"))
+                inform(clean(f"warning: run {run.run}: {run.broken}"))
         for passed in local.passed_over(runs_dir):
-            talk(clean(f"warning: {passed}"))
+            inform(clean(f"warning: {passed}"))
         if prune and (open_ := [run.run for run in found if run.state == "open"]):
-            talk(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
+            inform(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
     amount = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
     if old and not settings.dry_run:
         if not yes and not (agreed := ask(f"Remove the logs of {amount}?")):
@@ -190,9 +241,8 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
             )
         for run in old:
             if left := local.prune(run):
-                talk(clean(f"{run.logs} stays, for what fleet did not write there: {', '.join(left)}"))
-        if not settings.silent:
-            talk(f"removed: the logs of {amount}")
+                inform(clean(f"{run.logs} stays, for what fleet did not write there: {', '.join(left)}"))
+        remark(f"removed: the logs of {amount}")
     if settings.json:
         document = Report("runs", (), 0, {"runs": [plain(run) for run in found], "pruned": [run.run for run in old]})
         write_json(document.as_json())

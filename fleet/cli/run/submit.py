@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +16,36 @@ from click.core import ParameterSource
 from fleet.answers.runs import RunStopped
 from fleet.api import Fleet
 from fleet.cli.context import finish
-from fleet.cli.inventory import job_here
-from fleet.cli.line.command import CommonOption
-from fleet.cli.line.options import TYPED, settings_of
+from fleet.cli.inventory import job_here, without_unfit
+from fleet.cli.line.command import one_spelling, was_typed
+from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
-from fleet.cli.screen import plans
-from fleet.cli.screen.output import echo
-from fleet.engines.launchers import REFUSED
-from fleet.errors import EXIT_OK, UsageError
+from fleet.cli.screen.output import echo, write_plan
+from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
+from fleet.errors import EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
+from fleet.inventory.secret import COMMAND, kept
 from fleet.model import Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
 from fleet.sources.source import Source
+from fleet.transport.base import JobEnd
 from fleet.version import __version__
 
 # of fleet's options those that are for this end: the job has a --detach of its own, and so on
 HERE = {
-    "env",
-    "env_file",
-    "detach",
-    "dry_run",
-    "json",
-    "quiet",
-    "verbose",
-    "on",
-    "hosts",
-    "exclude",
-    "inventory",
-    "transport",
-    "ranks",
+    *("env", "env_file", "detach", "ranks"),
+    *("inventory", "on", "hosts", "exclude", "transport", "dry_run", "json", "verbose", "quiet"),
 }
 
 
-def waited_for(asked: Mapping[str, Any]) -> Source | None:
-    """The source in whose queue hosts are requested; None where they are there. asked: those of its options that were
-    given."""
+def waited_for(requested: Mapping[str, Any]) -> Source | None:
+    """The source in whose queue hosts are requested; None where they are there. requested: those of its options that
+    were given."""
     name = settings_of().on
     source = SOURCES.get(name) if name != INVENTORY else None
-    within = source.detect(os.environ) if source is not None else None
-    for given in (option.replace("_", "-") for option in asked):
+    within = source.detect(os.environ) if source is not None and "submit" not in requested else None
+    for given in (option.replace("_", "-") for option in requested):
         owners = [own for own in map(SOURCES.get, SOURCES.own) if given in {it.name for it in own.options}]
         if owners and (name not in {own.name for own in owners} or within):
             why, instead = REFUSED.get(given, (f"it is for --on {owners[0].asked}", ""))
@@ -64,7 +55,7 @@ def waited_for(asked: Mapping[str, Any]) -> Source | None:
     return source if source is not None and source.options and within is None else None
 
 
-def as_before(run: str, option: str, runs_dir: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) -> dict[str, Any]:
     """Returns the request as the job of an earlier run made it, but for the options that are given now. option: the one
     that names that run. In the job, `latest` is another one, and no user can confirm it."""
     settings, ctx = settings_of(), click.get_current_context()
@@ -72,34 +63,118 @@ def as_before(run: str, option: str, runs_dir: Path, asked: dict[str, Any]) -> d
     ctx.set_parameter_source("yes", ParameterSource.COMMANDLINE)
     found = job_here(run, runs_dir)
     if found is None or settings.on not in (INVENTORY, found[1].on):
-        return asked
+        return requested
     settings.on = found[1].on
     if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's
         settings.transport = type(settings).transport
-    return {**found[1].asked, **asked}
+    return {**found[1].asked, **requested}
 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
-    """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one."""
+    """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one. Raises
+    UsageError where that job was cancelled."""
     name = settings_of().on
     if name == INVENTORY:
         return {}
-    run, attempt = SOURCES.get(name).run_of(os.environ)
-    if run is None or (attempt == 0 and (runs_dir / run / "run.json").exists()):  # another one, in the same job
+    from fleet.ops.run.kept.job import is_for, next_attempt, was_cancelled  # which takes its time
+
+    source = SOURCES.get(name)
+    (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
+    if run is None or job is None:
         return {}
-    return {"claims": run, "attempt": attempt}
+    if attempt == 0 and was_cancelled(runs_dir / run) and is_for(job, name, runs_dir / run):
+        text = f"run {run} was cancelled, and {source.queue().what} has forgotten that and begins job {job} again"
+        raise UsageError(text, hint=f"fleet launch --again {run}")
+    if (runs_dir / run / "run.json").exists():
+        attempt = max(attempt, next_attempt(runs_dir / run) or 0)  # a slurmctld that was restarted may count from 0
+        if attempt == 0:  # another run, in this job
+            return {}
+    return {"claims": run, "attempt": attempt} if is_for(job, name, runs_dir / run) else {}
+
+
+@contextmanager
+def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields what claimed() returns. An error before the run begins is its end, and goes on record as such,
+    unless the queue ended it: that may begin it again."""
+    if not (claims := claimed(runs_dir)):
+        yield claims
+        return
+    from fleet.ops.run.kept.documents import SUMMARY, read_object
+
+    file = runs_dir / claims["claims"] / SUMMARY
+    before = read_object(file)
+    try:
+        yield claims
+    except FleetError as error:
+        if read_object(file) in ({}, before):  # else it is on record, and the queue has the request
+            _keep_refusal(runs_dir, claims["claims"], error)
+        raise
+
+
+def _keep_refusal(runs_dir: Path, run: str, error: FleetError) -> None:
+    from fleet.ops.run.end.summary import not_started
+    from fleet.ops.run.kept.folder import RunFolder
+    from fleet.ops.run.kept.job import has_ended, keep_refusal
+
+    if has_ended(runs_dir / run):
+        return
+    by_signal = isinstance(error, Interrupted)
+    ended = SOURCES.get(settings_of().on).ended(os.environ, signalled=by_signal)
+    if ended is None and by_signal:  # the queue has not shown who sent it, and may begin the job again
+        ended = JobEnd(error.message, error.exit_code)
+    RunFolder.open(runs_dir, run).release()
+    keep_refusal(runs_dir / run, not_started(error, run, runs_dir / run, ended=ended))
+
+
+def of_file(source: Source) -> dict[str, Any]:
+    """Returns the options that the inventory's file has for a queue, in a section of its name: what a site always asks
+    for. sbatch's are passed on. Raises InventoryError for others."""
+    from fleet.engines.translate import options_of
+    from fleet.inventory.fields import suggest
+    from fleet.inventory.find import decode, display, find_inventory, is_yaml, read
+    from fleet.inventory.yaml_file import read_options
+
+    try:
+        path = find_inventory(None, Path.cwd(), os.environ)
+    except NoInventory:
+        return {}
+    text = decode(read(path, display(path)), display(path))
+    section = read_options(text, display(path), source.name) if is_yaml(text, display(path)) else {}
+    many, found, more = {option.name: option.many for option in source.options}, dict[str, Any](), list[str]()
+    for key, value in section.items():
+        name = one_spelling(key)
+        if name not in (known := {*many, *options_of("sbatch")}):
+            hint = suggest(name, known) or f"options of fleet's own stand on the command line: --{name}"
+            raise InventoryError(f"{source.name}: no option {name}", where=display(path), hint=hint)
+        if value is False:
+            continue
+        if name in many:
+            found[name.replace("-", "_")] = [value] if many[name] and isinstance(value, str) else value
+        else:
+            more.append(f"--{name}" if value is True else f"--{name}={value}")
+    return {**found, "sbatch_arg": (*more, *found.get("sbatch_arg", ()))}
+
+
+def requeue(folder: Path) -> None:
+    """Has the queue begin this job again, where the time limit ended its run and it was requested so."""
+    from fleet.ops.run.kept.job import has_ended
+
+    source = SOURCES.get(settings_of().on)
+    job = source.job(os.environ)
+    if job is not None and source.requeued(os.environ) and not has_ended(folder):
+        source.queue().requeue(job)
 
 
 def submit(
-    source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], asked: dict[str, Any]
+    source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], requested: dict[str, Any]
 ) -> int:
     """Ask for hosts, wait, and look on."""
-    from fleet.ops.run.plan.options import name_of, read_env
+    from fleet.ops.run.plan.options import name_of, read_env, read_lines
     from fleet.ops.run.submit.submit import plan_of, run
-    from fleet.requests.submit import Submit
+    from fleet.requests.submit import Submit, both
 
     settings, ranks = settings_of(), given["ranks"]
-    typed = click.get_current_context().find_root().meta.get(TYPED, ())
+    typed = the_line().typed
     at = len(typed) - len(args) - 1
     quiet = typed[at - 1 : at] == ("-q",) and not given["no_python"]
     if quiet and script and args and not (Path(script).suffix or os.path.exists(script)):
@@ -107,31 +182,49 @@ def submit(
             f"-q is fleet's --quiet, and {script} then the script",
             hint=shlex.join([*typed[: at - 1], "--qos", *typed[at:]]),
         )
+    if given["wait"]:
+        why, hint = REFUSED_IN_JOBS["wait"]
+        raise UsageError(f"--wait: {why}", hint=hint)
+    if (line := given["notify"]) is not None and kept(COMMAND, line) is None:
+        raise UsageError(
+            f"{COMMAND}: it may hold a secret, and the job's script would show it",
+            hint="put it in a script that only you can read, and give that: --notify ~/bin/notify.sh",
+        )
     for option in ("inventory", "transport"):
         if getattr(settings, option) != getattr(type(settings), option):
             raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")
+    requested.pop("submit", None)
+    always = of_file(source)
+    passed = (*always.pop("sbatch_arg", ()), *requested.pop("sbatch_arg", ()))
+    requested = {**always, **requested, **({"sbatch_arg": passed} if passed else {})}
     name = given["name"] or name_of(script or str(given["again"] or given["from_"]), args)
-    more = [f"--nproc-per-node={asked['ntasks_per_node']}"] if _ranks_are_tasks(given, asked) else []
-    command = [*_typed(), *more, *([script] if script else []), *args]
+    more = [f"--nproc-per-node={requested['ntasks_per_node']}"] if _ranks_are_tasks(given, requested) else []
+    each = read_lines(Path(requested.pop("each")), script) if requested.get("each") else []
+    named = [script] if script else []
+    if script and script.startswith("-"):
+        named = ["--", script]
+    command = [*_typed(), *more, *named, *args]
     request = Submit(
         on=source.name,
         runs_dir=given["runs_dir"],
         name=Path(name).stem if not given["module"] else name,
         command=command,
         env=read_env(given["env_file"], given["env"], (), os.environ)[0],
-        nodes=asked.pop("nodes", None) or str(given["nnodes"] or 1).replace(":", "-"),
-        only=_both(asked.pop("nodelist", None), settings.hosts),
-        without=_both(asked.pop("exclude", None), settings.exclude),
-        options=asked,
-        grace=asked.pop("grace", None) if given["grace"] is None else given["grace"],
+        nodes=requested.pop("nodes", None) or str(given["nnodes"] or "").replace(":", "-"),
+        only=both(requested.pop("nodelist", None), settings.hosts),
+        without=both(requested.pop("exclude", None), without_unfit(settings.exclude, source, passed)),
+        environ=os.environ,
+        options=requested,
+        grace=requested.pop("grace", None) if given["grace"] is None else given["grace"],
         detach=given["detach"],
+        each=each,
         made=[f"made by fleet {__version__}; it runs under plain sbatch, too"],
     )
     plan = plan_of(request)
     settings.hosts = settings.exclude = None  # the job's: what is typed next finds it by the run
     settings.on = INVENTORY
     if settings.dry_run:
-        return plans.tell(plan)
+        return write_plan(plan)
     # SIGTERM is this command's end (a login node's, a session's), and not the wish to end the job
     return follow(_nowhere(source.name).plan.do(plan, run), ranks, [signal.SIGTERM])
 
@@ -145,28 +238,32 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
     run_id, job = found
     plan = watch_of(runs_dir, run_id, job, detach=detach)
     if settings_of().dry_run:
-        return plans.tell(plan)
+        return write_plan(plan)
     return follow(_nowhere(job.on).plan.do(plan, watch), ranks, BY_ATTACH)
 
 
 def stop(run: str, runs_dir: Path) -> int | None:
     """Take the job of a run out of its queue; None where it has begun, or is of none."""
-    from fleet.ops.run.kept.job import SCRIPT, has_ended
+    from fleet.ops.run.kept.job import SCRIPT, ended_in_queue, has_ended, keep_end
     from fleet.sources.queue import Standing, State
 
     found = None if settings_of().dry_run else job_here(run, runs_dir)
     if found is None:
         return None
     run_id, job = found
-    queue = SOURCES.get(job.on).queue()
+    queue, folder = SOURCES.get(job.on).queue(), runs_dir / run_id
+    requested = job.job, folder / SCRIPT
     # its job takes a moment longer to end than the run
-    ended = has_ended(runs_dir / run_id)
-    standing = Standing(State.OVER) if ended else queue.look([job.job])[job.job]
+    standing = Standing(State.OVER) if has_ended(folder) else queue.look([requested])[requested]
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None
+    what = "had ended"
     if standing.state is State.WAITING:
-        queue.cancel(job.job, runs_dir / run_id / SCRIPT)
-    what = "had ended" if standing.state is State.OVER else f"job {job.job} is out of the queue"
+        queue.cancel(*requested)
+        standing = queue.look([requested])[requested]
+        what = f"job {job.job} {'is out of the queue' if standing.state is State.OVER else 'was asked to end'}"
+    if standing.state is State.OVER:
+        keep_end(folder, ended_in_queue(folder, job.job, standing))
     answer = RunStopped(run_id)
     return finish(Report("stop", (), EXIT_OK, answer=answer), lambda _: echo(f"run {run_id}: {what}"))
 
@@ -174,11 +271,6 @@ def stop(run: str, runs_dir: Path) -> int | None:
 def _nowhere(name: str) -> Fleet:
     nowhere = no_hosts(name)
     return Fleet(inventory=nowhere, everyone=nowhere, transport="local")
-
-
-def _both(*sets: str | None) -> str | None:
-    """One node set of several."""
-    return ",".join(filter(None, sets)) or None
 
 
 def _ranks_are_tasks(given: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
@@ -189,24 +281,14 @@ def _ranks_are_tasks(given: Mapping[str, Any], options: Mapping[str, Any]) -> bo
 
 def _typed() -> Iterator[str]:
     """The options of this command line that are for the job."""
-    ctx = click.get_current_context()
+    ctx, settings = click.get_current_context(), settings_of()
+    given = {name: value for name, value in vars(settings).items() if value != getattr(type(settings), name)}
+    given |= {name: value for name, value in ctx.params.items() if was_typed(ctx, name)}
     for param in ctx.command.params:
         if not isinstance(param, click.Option) or isinstance(param, SourceOption) or param.name in HERE:
             continue
-        value = _value(ctx, param)
-        for each in value if param.multiple else [value]:
-            flag = max(param.opts, key=len)
-            if param.is_flag:
-                yield from [flag] * bool(each)
-            elif each is not None:
-                yield f"{flag}={each}"
-
-
-def _value(ctx: click.Context, param: click.Option) -> Any:
-    """Returns what was typed; None, or (), where nothing was."""
-    if isinstance(param, CommonOption):
-        settings = settings_of()
-        value = getattr(settings, str(param.name))
-        return value if value != getattr(type(settings), str(param.name)) else None
-    typed = ctx.get_parameter_source(str(param.name)) not in (ParameterSource.DEFAULT, None)
-    return ctx.params.get(str(param.name)) if typed else () if param.multiple else None
+        flag, value = max(param.opts, key=len), given.get(str(param.name))
+        if param.is_flag:
+            yield from [flag] * bool(value)
+        elif value is not None:
+            yield from (f"{flag}={each}" for each in (value if param.multiple else [value]))

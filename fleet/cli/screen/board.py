@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from fleet.answers.run_events import Begun, RankOver, Restart, StopAll
+from fleet.answers.event import Begun
+from fleet.answers.run_events import RankOver, Restart, StopAll
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
-from fleet.cli.screen.lines import Lines, label, last_state, write_line
-from fleet.cli.screen.output import clean, talk, without_colours
+from fleet.cli.screen.lines import Folding, Key, Lines, Name, Streams, label, rests, write_folded, write_line
+from fleet.cli.screen.output import clean, inform, without_colours, write_notice
 from fleet.events import Event, Notice, Output
 
 QUIET_SECONDS = 5.0  # of silence, after which the board shows it
@@ -24,43 +26,37 @@ class Board:
     """Pure, but for the terminal's colours. names: of the hosts, in node-rank order. scrolls: whose lines do."""
 
     def __init__(self, names: Sequence[str], scrolls: Scrolling = Scrolling()) -> None:
-        self._node_ranks = {name: node_rank for node_rank, name in enumerate(names)}
+        self.streams = Streams(names)
         self._scrolls = scrolls
         self._first_ranks: Mapping[str, int] = {}
         self._last: dict[str, tuple[int, bytes]] = {}
         self._bar = b""  # rank 0's last one
-        self._heard: dict[str, float] = {}
+        self._received: dict[str, float] = {}
         self._world, self._began = 0, 0.0
         self._ended = set[int]()
         self._state, self._by = "running", 0.0
-        self._streams: dict[tuple[str, int | None, str], Lines] = {}
-
-    def tint(self, host: str) -> int:
-        """Returns the number by which a host's colour is chosen."""
-        return self._node_ranks.setdefault(host, len(self._node_ranks))
 
     def output(self, event: Output) -> list[bytes]:
         """The whole lines that scroll now."""
-        lines = self._streams.setdefault((event.host, event.rank, event.stream), Lines())
-        whole = lines.feed(event.data)
+        whole = self.streams.feed(event)
         if event.rank is None:
             return whole
-        self._heard[event.host] = event.time
+        self._received[event.host] = event.time
         if event.rank == 0:
-            self._bar = lines.live or self._bar
+            self._bar = self.streams.all[event.host, 0, event.stream].live or self._bar
         if self._scrolls(event.rank, self._first_ranks.get(event.host)):
             return whole
         if whole and whole[-1].strip():
             self._last[event.host] = event.rank, whole[-1]
         return []
 
-    def scrolling(self) -> list[tuple[str, int | None, str, Lines]]:
-        """The streams that scroll: host, rank, stream, and what came of it."""
-        return [
-            (host, rank, stream, lines)
-            for (host, rank, stream), lines in self._streams.items()
+    def scrolling(self) -> dict[Key, Lines]:
+        """Returns the streams that scroll."""
+        return {
+            (host, rank, stream): lines
+            for (host, rank, stream), lines in self.streams.all.items()
             if rank is None or self._scrolls(rank, self._first_ranks.get(host))
-        ]
+        }
 
     def notice(self, notice: Notice) -> None:
         """The state of the run, from what is reported of it."""
@@ -71,7 +67,7 @@ class Board:
                     self._began = event.started or notice.time
                     self._first_ranks = event.first_ranks
                     self._ended.clear()
-                    self._streams.clear()
+                    self.streams.all.clear()
                     self._state = "running"
                 case RankOver():
                     self._ended.add(event.rank)
@@ -83,7 +79,7 @@ class Board:
     @property
     def spoke(self) -> bool:
         """Is true where a rank has printed something, or has ended."""
-        return bool(self._heard or self._ended)
+        return bool(self._received or self._ended)
 
     def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
         """Returns what is shown at `now`, in seconds since the epoch; nothing before the ranks' first output. keys:
@@ -91,7 +87,7 @@ class Board:
         if not self.spoke:
             return []
         nodes = self._nodes()
-        hosts = sorted(nodes, key=self.tint)
+        hosts = sorted(nodes, key=self.streams.tint)
         room = max(2, rows // SHARE)
         shown = hosts if len(hosts) <= room else hosts[: room - 1]
         zero = any(nodes[host][0] == 0 for host in shown)
@@ -106,21 +102,20 @@ class Board:
     def _nodes(self) -> dict[str, tuple[int, bytes]]:
         """Returns for each node the lowest rank at a progress bar; else the last output of one that does not scroll."""
         live: dict[str, tuple[int, bytes]] = {}
-        for (host, rank, _), lines in self._streams.items():
+        for (host, rank, _), lines in self.streams.all.items():
             if rank is not None and lines.live and (host not in live or rank < live[host][0]):
                 live[host] = rank, lines.live
         return {**self._last, **live}
 
     def _node(self, host: str, rank: int, text: bytes, columns: int) -> str:
-        who = f"{host}:{rank}"
+        lead = label(host, rank, self.streams.tint(host), sys.stderr)
         line = without_colours(text.decode("utf-8", "replace"))
-        line = terminal.cut(line, max(0, columns - 1 - terminal.cells(f"[{who}] ")))
-        return f"{label(who, self.tint(host), sys.stderr)} {line}"
+        return lead + terminal.cut(line, max(0, columns - 1 - terminal.cells(lead)))
 
     def _folded(self, hosts: Sequence[str], now: float) -> str:
         more = f"... and {len(hosts)} more nodes"
-        longest = min(hosts, key=lambda host: self._heard.get(host, now))
-        silent = now - self._heard.get(longest, now)
+        longest = min(hosts, key=lambda host: self._received.get(host, now))
+        silent = now - self._received.get(longest, now)
         return f"{more}; {longest} has been silent for {clock(silent)}" if silent >= QUIET_SECONDS else more
 
     def _status(self, now: float, bar: bytes) -> str:
@@ -129,7 +124,7 @@ class Board:
         parts = [f"{self._state} {clock(now - self._began)}", f"{up} of {self._world} ranks up"] if self._world else []
         if self._state == "stopping" and up and now < self._by:
             parts.append(f"killed in {clock(self._by - now)}")
-        silent = now - max(self._heard.values(), default=self._began)
+        silent = now - max(self._received.values(), default=self._began)
         parts += [f"silent for {clock(silent)}"] if silent >= QUIET_SECONDS else []
         parts += [f"rank 0: {without_colours(bar.decode('utf-8', 'replace'))}"] if bar else []
         return ", ".join(parts)
@@ -145,38 +140,76 @@ def clock(seconds: float) -> str:
 
 class Shown(terminal.Ticking):
     """An Emit: whole lines, after `[host:rank]` where more than one rank is shown. live: with a board below them,
-    where that can be. A context manager; leaving it shows what no line end has come for. names: of the hosts."""
+    where that can be; without, it uses no code of a board, which may have had a fault. A context manager; leaving it
+    shows what no line end has come for. names: of the hosts. errors: where stderr of ranks goes. json: notices alone,
+    as JSON."""
 
     def __init__(
-        self, names: Sequence[str] = (), *, bare: bool = False, live: bool = False, quiet: bool = False
+        self,
+        names: Sequence[str] = (),
+        *,
+        bare: bool = False,
+        live: bool = False,
+        quiet: bool = False,
+        json: bool = False,
+        errors: Literal["stdout", "stderr"] = "stdout",
+        fold: bool = True,
     ) -> None:
         super().__init__(live and terminal.live(sys.stderr) and terminal.interactive(sys.stdout))
-        self._board, self._bare, self._quiet = Board(names), bare, quiet
+        self._board = Board(names) if self.on else None
+        self._streams = self._board.streams if self._board is not None else Streams(names)
+        self._bare, self._quiet, self._json, self._errors = bare, quiet, json, errors
+        self._folding = Folding() if fold and self.on and not bare else None
         self._lock = threading.Lock()
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)
-        for host, rank, stream, lines in self._board.scrolling():
-            if lines.rest:
-                self._write(host, rank, stream, [last_state(lines.rest)])
+        self._flush()
+
+    def _flush(self) -> None:
+        for host, rank, stream, rest in rests(self._streams.all):
+            self._write(host, rank, stream, [rest])
+        self._unfold(everything=True)
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Output):
-                self._write(event.host, event.rank, event.stream, self._board.output(event))
+                feed = self._streams.feed if self._board is None else self._board.output
+                self._write(event.host, event.rank, event.stream, feed(event))
+            elif isinstance(event, Notice) and self._json:
+                write_notice(event)
             elif isinstance(event, Notice):
-                self._board.notice(event)
+                if event.has(Begun):
+                    self._flush()  # half a line of the last attempt is none of this one's
+                self._unfold(everything=True)
+                if self._board is not None:
+                    self._board.notice(event)
                 if event.level == "error" or event.level == "warning" and not self._quiet:
-                    talk(f"{event.level}: {clean(event.message)}", event.hint)
+                    inform(f"{event.level}: {clean(event.message)}", event.hint)
 
-    def _write(self, host: str, rank: int | None, stream: str, lines: Sequence[bytes]) -> None:
-        who = "" if self._bare else host if rank is None else f"{host}:{rank}"
+    def _write(self, host: str, rank: int | None, stream: Name, lines: Sequence[bytes]) -> None:
+        if self._folding is not None and rank is not None:
+            for line in lines:
+                self._folding.feed((host, rank), stream, line, time.monotonic())
+            self._unfold()
+            return
+        out = sys.stderr if stream == "stderr" and self._errors == "stderr" else sys.stdout
+        lead = "" if self._bare else label(host, rank, self._streams.tint(host), out)
         if lines:
             with terminal.aside():
                 for line in lines:
-                    write_line(who, line, sys.stdout, self._board.tint(host))
+                    write_line(lead, line, out)
+
+    def _unfold(self, everything: bool = False) -> None:
+        """Writes the lines that are due."""
+        now = time.monotonic()
+        if self._folding is not None and self._folding.ready(now, everything):
+            with terminal.aside():
+                for _, line, ranks in self._folding.due(now, everything):
+                    write_folded(ranks, line, sys.stdout, self._streams.tint)
 
     def tick(self) -> None:
         with self._lock:
-            lines = self._board.lines(time.time(), *terminal.size(sys.stderr))
+            self._unfold()
+            lines = self._board.lines(time.time(), *terminal.size(sys.stderr)) if self._board is not None else []
         terminal.draw(lines)

@@ -86,10 +86,10 @@ def table(
         ] + below
     ends = [title in right for title, _ in columns]
     rows_of_cells = zip(*([title, *column] for title, column in columns), strict=True)
-    return [line for row in rows_of_cells for line in beside([c.split("\n") for c in row], sizes, ends)] + below
+    return [line for row in rows_of_cells for line in in_columns([c.split("\n") for c in row], sizes, ends)] + below
 
 
-def beside(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequence[bool] | None = None) -> list[str]:
+def in_columns(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequence[bool] | None = None) -> list[str]:
     """A row of cells, each of several lines, in columns of these sizes. ends: those that are flush right."""
     ends = ends or [False] * len(sizes)
     return [

@@ -5,23 +5,33 @@ of those that end an attempt, each is shown once, whatever number of ranks it ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TextIO
+import sys
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal, TextIO
 
 import click
 
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean_output, fold
+from fleet.events import Event, Notice, Output
+from fleet.node.gang.ends import ranks_text
 from fleet.rules.tracebacks import identity, is_header, split
 
 LINE_LIMIT = 64 << 10
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta", "bright_blue")
 
+FOLD_SECONDS, MOST_FOLDED = 0.2, 2000  # lines
 HOLD_SECONDS = 3.0  # in which a rank that failed has ended, mostly
-ANEW_SECONDS = 30.0  # after which an equal one is news
+REPEAT_SECONDS = 30.0  # after which an equal one is news
 MAX_LINES = 5000
 
+Name = Literal["stdout", "stderr"]
 Stream = tuple[str, int]  # host, rank
+Key = tuple[str, int | None, Name]
 
 
 class Lines:
@@ -45,16 +55,55 @@ class Lines:
         return [last_state(line) for line in lines]
 
 
+class Streams:
+    """Holds the lines of each stream, as (host, rank, name), and the order of hosts. names: of the first ones."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._places = {name: place for place, name in enumerate(names)}
+        self.all: dict[Key, Lines] = {}
+        self._last: tuple[Output, bytes] | None = None  # the last output, and the half line of its stream before it
+
+    def tint(self, host: str) -> int:
+        """Returns the number by which a host's colour is chosen."""
+        return self._places.setdefault(host, len(self._places))
+
+    def feed(self, event: Output) -> list[bytes]:
+        """Returns the lines that are whole now."""
+        lines = self._of(event)
+        self._last = event, lines.rest
+        return lines.feed(event.data)
+
+    def _of(self, event: Output) -> Lines:
+        return self.all.setdefault((event.host, event.rank, event.stream), Lines())
+
+    def halves(self, event: Event | None) -> list[Output]:
+        """Returns what no line end has come for, as it came. event: it is shown again, and is taken out if it was the
+        last output."""
+        if self._last is not None and self._last[0] is event:
+            self._of(self._last[0]).rest = self._last[1]
+        return [Output(host, name, of.rest, rank) for (host, rank, name), of in self.all.items() if of.rest]
+
+
+def rests(streams: Mapping[Key, Lines]) -> Iterator[tuple[str, int | None, Name, bytes]]:
+    """Yields what no line end has come for, once: host, rank, stream, and what a terminal would show of it."""
+    for (host, rank, stream), lines in streams.items():
+        if lines.rest:
+            rest, lines.rest = lines.rest, b""
+            yield host, rank, stream, last_state(rest)
+
+
 def last_state(line: bytes) -> bytes:
     """Returns what a terminal would show of a line with carriage returns in it."""
     states = [part for part in line.split(b"\r") if part.strip()]
     return states[-1] if states else b""
 
 
-def label(who: str, tint: int, out: TextIO) -> str:
-    """ "[gpu01:0]", in the colour of its host where `out` shows colours."""
-    text = f"[{who}]"
-    return click.style(text, fg=COLOURS[tint % len(COLOURS)]) if terminal.colored(out) else text
+def label(host: str, rank: int | None, tint: int | None, out: TextIO) -> str:
+    """Returns "[gpu01:0] ", in the colour of its host where `out` shows colours. tint: None: of several hosts."""
+    text = f"[{host}]" if rank is None else f"[{host}:{rank}]"
+    return (
+        f"{click.style(text, fg=COLOURS[tint % len(COLOURS)]) if tint is not None and terminal.colored(out) else text} "
+    )
 
 
 def on(out: TextIO, text: bytes) -> bytes:
@@ -64,11 +113,78 @@ def on(out: TextIO, text: bytes) -> bytes:
     return clean_output(text.decode("utf-8", "replace"), terminal.colored(out)).encode()
 
 
-def write_line(who: str, line: bytes, out: TextIO, tint: int = 0) -> None:
-    """A line of a rank, byte for byte where `out` is no terminal. who: what is put before it. tint: its colour's
-    number."""
-    out.buffer.write((f"{label(who, tint, out)} ".encode() if who else b"") + on(out, line) + b"\n")
+def write_line(lead: str, line: bytes, out: TextIO) -> None:
+    """Writes a line of a node, byte for byte where `out` is no terminal. lead: what is put before it."""
+    out.buffer.write(lead.encode() + on(out, line) + b"\n")
     out.buffer.flush()
+
+
+def show_bare(event: Event) -> None:
+    """Shows it though there is a fault in what should: nothing in it drives a terminal."""
+    if isinstance(event, Output):
+        out = sys.stdout if event.stream == "stdout" else sys.stderr
+        out.writelines(f"[{event.host}:{event.rank}] {ascii(line)[2:-1]}\n" for line in event.data.splitlines())
+        out.flush()
+    elif isinstance(event, Notice):
+        sys.stderr.write(f"{event.level}: {ascii(str(event.message))[1:-1]}\n")
+
+
+@dataclass
+class _Held:
+    """A line that is held back. ranks: those that wrote it."""
+
+    number: int
+    since: float
+    stream: Name
+    line: bytes
+    ranks: list[Stream] = field(default_factory=list)
+
+
+class Folding:
+    """Holds whole lines back for FOLD_SECONDS, so that one which several ranks write in that time is shown once. The
+    lines of each rank stay in their order."""
+
+    def __init__(self) -> None:
+        self._held: deque[_Held] = deque()  # in order: their numbers have no gap
+        self._same: dict[tuple[Name, bytes], deque[int]] = {}
+        self._last: dict[Stream, int] = {}
+        self._count = 0
+
+    def feed(self, rank: Stream, stream: Name, line: bytes, now: float) -> None:
+        """Takes a line in. It joins the first equal one that came after its rank's last."""
+        same = self._same.setdefault((stream, line), deque())
+        place = bisect(same, self._last.get(rank, 0))
+        if place == len(same):
+            self._count += 1
+            self._held.append(_Held(self._count, now, stream, line))
+            same.append(self._count)
+        self._held[same[place] - self._held[0].number].ranks.append(rank)
+        self._last[rank] = same[place]
+
+    def due(self, now: float, everything: bool = False) -> Iterator[tuple[Name, bytes, list[Stream]]]:
+        """Yields what to show by now: (stream, line, the ranks that wrote it). Each is held until the next is
+        requested: one that cannot be shown is not lost."""
+        while self.ready(now, everything):
+            it = self._held[0]
+            yield it.stream, it.line, it.ranks
+            self._held.popleft()
+            same = self._same[it.stream, it.line]
+            same.popleft()  # equal ones are in order, too
+            if not same:
+                del self._same[it.stream, it.line]
+
+    @property
+    def full(self) -> bool:
+        """Returns whether more is held than may be."""
+        return len(self._held) > MOST_FOLDED
+
+    def ready(self, now: float, everything: bool = False) -> bool:
+        """Returns whether there is something to show."""
+        return bool(self._held) and (everything or self.full or self.left(now) <= 0)
+
+    def left(self, now: float) -> float:
+        """Returns the seconds until something is due; without limit where nothing is held."""
+        return self._held[0].since + FOLD_SECONDS - now if self._held else inf
 
 
 class Tracebacks:
@@ -109,7 +225,7 @@ class Tracebacks:
                     if self.stopping:
                         self._ended.setdefault(same, (stream, part))
                         continue
-                    if now - self._shown.get(same, -ANEW_SECONDS) < ANEW_SECONDS:
+                    if now - self._shown.get(same, -REPEAT_SECONDS) < REPEAT_SECONDS:
                         repeated.setdefault(same, []).append(stream)
                         continue
                     self._shown[same] = now
@@ -140,3 +256,10 @@ def who(ranks: Iterable[int], hosts: Iterable[str]) -> str:
     ranks = list(ranks)
     listed = fold(map(str, ranks)).strip("[]")
     return f"rank{'s' * (len(ranks) > 1)} {listed} on {fold(hosts)}"
+
+
+def write_folded(ranks: Sequence[Stream], line: bytes, out: TextIO, tint: Callable[[str], int]) -> None:
+    """Writes the line of one rank, or of several ranks at once. tint: by host."""
+    hosts = {host for host, _ in ranks}
+    who, number = (ranks_text(rank for _, rank in ranks), None) if len(ranks) > 1 else ranks[0]
+    write_line(label(who, number, tint(ranks[0][0]) if len(hosts) == 1 else None, out), line, out)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleet.cli.screen.layout import beside
-from fleet.cli.screen.output import clean, clean_lines
-from fleet.cli.screen.terminal import cells
-from fleet.rules.judge import told
+from fleet.cli.screen.layout import table
+from fleet.cli.screen.output import clean
+from fleet.cli.screen.pages import page
+from fleet.rules.bench import measured_in, rated
+from fleet.rules.judge import by_cause_and_severity
 from fleet.rules.links import slow_pairs
 from fleet.rules.matrix import matrix
-from fleet.rules.pairs import WORDS, Pair
+from fleet.rules.pairs import FAILURES, Pair
 
 if TYPE_CHECKING:
     from fleet.ops.check import Checked
@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 MOST_LINKS = 12  # as a table has them side by side
 PAGE_COLUMNS = 8  # of facts
 COLORS = {"open": "green", "unknown": ""}  # of a pair; all else is a fault
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fleet check</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem; color: #1c2024 }}
-.wide {{ overflow-x: auto }} table {{ border-collapse: collapse; font-size: 13px }}
-th, td {{ text-align: left; vertical-align: top; padding: .25rem .6rem; border: 1px solid #d5d9de; white-space: pre }}
-td {{ font-variant-numeric: tabular-nums }} pre {{ overflow-x: auto; background: #f4f5f7; padding: .6rem }}
-li {{ margin: .5rem 0; overflow-wrap: anywhere }} .green {{ background: #d9f2df }}
-.yellow, .warning {{ background: #fff0c2 }} .red, .error {{ background: #ffd6d3 }} .info {{ background: #dcecff }}
-b {{ padding: 0 .3rem }}
-</style></head><body><h1>fleet check</h1>
-{body}
-</body></html>
-"""
 
 
 def cells_of(views: Mapping[str, View]) -> dict[Pair, tuple[str, str]]:
@@ -45,7 +31,7 @@ def cells_of(views: Mapping[str, View]) -> dict[Pair, tuple[str, str]]:
     found = dict[Pair, tuple[str, str]]()
     for a, view in views.items():
         for b, how in (view.get("pairs") or {}).items():
-            found[a, b] = WORDS.get(how, how), COLORS.get(how, "red")
+            found[a, b] = FAILURES.get(how, how), COLORS.get(how, "red")
     measured = links_of(views)
     slow = slow_pairs({pair: link["mbit"] for pair, link in measured.items() if not link["least"]})
     for pair, link in measured.items():
@@ -68,10 +54,18 @@ def lines_of(checked: Checked) -> list[str]:
         slowest = sorted(measured, key=lambda pair: measured[pair]["mbit"])[:MOST_LINKS]
         lines = [f"  {clean(a)} -> {clean(b)}  {known[a, b][0]}" for a, b in slowest]
         return ["slowest links, Mbit/s and ms:", *lines, *together(checked), ""]
-    rows = [["Mbit/s, ms", *map(clean, names)]]
-    rows += [[clean(a), *(_colored(*known.get((a, b), ("-", ""))) for b in names)] for a in names]
-    sizes = [max(cells(row[n]) for row in rows) for n in range(len(names) + 1)]
-    return [*(line for row in rows for line in beside([[cell] for cell in row], sizes)), *together(checked), ""]
+    rows = [[clean(a), *(_colored(*known.get((a, b), ("-", ""))) for b in names)] for a in names]
+    return [*table(["Mbit/s, ms", *map(clean, names)], rows), *together(checked), ""]
+
+
+def speeds_of(views: Mapping[str, View]) -> list[str]:
+    """Returns what `--bench` measured, for the terminal: of many the slowest alone."""
+    found = [(each["tflops"], each["gbytes"], part) for part, each in measured_in(views).items()]
+    lines = [f"  {clean(part.title)}  {rated(tflops)} TFLOP/s  {rated(gbytes)} GB/s" for tflops, gbytes, part in found]
+    if len(found) > MOST_LINKS:
+        slowest = sorted(range(len(found)), key=lambda n: found[n][0])[:MOST_LINKS]
+        return ["the slowest by their matrix product:", *(lines[n] for n in sorted(slowest)), ""]
+    return ["a matrix product and a copy of memory:", *lines, ""] if lines else []
 
 
 def _colored(text: str, color: str) -> str:
@@ -90,41 +84,23 @@ def together(checked: Checked) -> list[str]:
     return lines
 
 
-def page(checked: Checked, summary: str, diff: Sequence[str]) -> str:
-    """Returns a page that needs nothing else, and runs nothing. diff: to the inventory."""
+def check_page(checked: Checked, summary: str, diff: Sequence[str]) -> str:
+    """Returns the page of a check. diff: to the inventory."""
     names, known = [*checked.views], cells_of(checked.views)
-    found = [(severity, cause.message, cause.hint or "") for severity, cause in told(checked.findings)]
-    items = [f'<li><b class="{s}">{s}</b> {_text(message)}<br>{_text(hint)}</li>' for s, message, hint in found]
-    silent = [f"<li><b class=error>not compared</b> {_text(r.host)}</li>" for r in checked.results if not r.ok]
-    body = [f"<p>{_text(summary)}</p><ul>", *silent, *items, "</ul>"]
-    if known:
-        title = (
-            "Mbit/s and ms, from and to (+: at least, its processors had no time)"
-            if links_of(checked.views)
-            else "Who reaches whom, from and to"
-        )
-        rows = [[(a, ""), *(known.get((a, b), ("-", "")) for b in names)] for a in names]
-        body += [
-            f"<h2>{title}</h2>",
-            *_table(["", *names], rows),
-            *(f"<p>{_text(line)}</p>" for line in together(checked)),
-        ]
-    if diff:
-        body += ["<h2>Proposed for the inventory</h2><pre>", _text("\n".join(diff)), "</pre>"]
-    if checked.views:
-        facts = matrix(checked.views, PAGE_COLUMNS)
-        rows = [[(name, ""), *((it.text, "yellow" * it.deviates) for it in row)] for name, row in facts.rows]
-        body += ["<h2>Facts</h2>", *_table(["", *facts.titles], rows)]
-    return PAGE.format(body="\n".join(body))
-
-
-def _table(titles: Iterable[str], rows: Iterable[Sequence[tuple[str, str]]]) -> Iterable[str]:
-    """rows: of each cell its text and its class."""
-    yield '<div class="wide"><table><tr>' + "".join(f"<th>{_text(title)}</th>" for title in titles)
-    for row in rows:
-        yield "<tr>" + "".join(f'<td class="{kind}">{_text(text)}</td>' for text, kind in row)
-    yield "</table></div>"
-
-
-def _text(text: str) -> str:
-    return escape(clean_lines(text))
+    facts = matrix(checked.views, PAGE_COLUMNS) if checked.views else None
+    return page(
+        "check.html",
+        title="fleet check",
+        summary=summary,
+        silent=[result.host for result in checked.results if not result.ok],
+        found=by_cause_and_severity(checked.findings),
+        silenced=by_cause_and_severity(checked.silenced),
+        names=names,
+        pairs=[(a, [known.get((a, b), ("-", "")) for b in names]) for a in names if known],
+        measured=links_of(checked.views),
+        together=together(checked) if known else (),
+        speeds=[line for line in speeds_of(checked.views) if line],
+        diff=diff,
+        facts=facts,
+        rows=[(name, [(it.text, "yellow" * it.deviates) for it in row]) for name, row in facts.rows] if facts else (),
+    )

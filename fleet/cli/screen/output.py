@@ -6,29 +6,31 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.cli.line.hints import in_document, proposed
-from fleet.cli.line.options import settings_of
+from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.screen import terminal
 from fleet.cli.screen.layout import table
 from fleet.cli.screen.layout import wrap as wrapped
+from fleet.errors import EXIT_OK
 from fleet.model import Report, Result, Text, grouped
-from fleet.spool import Spooled, pieces
+from fleet.rules.units import size_text
 
 if TYPE_CHECKING:
-    from fleet.answers.sync import Broadcasted, Mirrored, Received, Synced
-    from fleet.cli.screen.differ import Hunk
     from fleet.events import Notice
+    from fleet.ops.plans import Line, Plan
+
+MANY = 20  # files of a plan; a longer list is cut without -v
 
 # what drives a terminal, begins another line, or turns the direction of reading
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SHOWN = {"\n": "\\n", "\r": "\\r", "\t": " "}
-LINE_LIMIT = 1 << 20  # a longer one is shown in pieces
 _COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
 
 
@@ -49,7 +51,7 @@ def clean_lines(text: str) -> str:
 
 
 def clean_message(text: str) -> str:
-    """The same for a message, of which another program's words may have several lines: as one."""
+    """The same for a message, in which another program's output may have several lines: as one."""
     return clean(re.sub(r"\s*\n\s*", " ", text.strip()))
 
 
@@ -70,12 +72,6 @@ def clean_output(text: str, colours: bool) -> str:
     return "\n".join(lines)
 
 
-def hint_line(hint: str | None, **may: bool) -> str:
-    """Returns the line below an error; "" where nothing can be proposed. may: as for proposed()."""
-    found = proposed(hint, **may)
-    return f"  hint: {clean(found)}" if found else ""
-
-
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
     """A line of results on stdout, above the live lines; on a terminal broken at blanks, with an indent."""
     out = sys.stderr if err else sys.stdout
@@ -86,27 +82,42 @@ def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
         click.echo(text, file=out, color=terminal.colored(out))
 
 
-def talk(text: str, hint: str | None = None, *, wrap: bool = True, **may: bool) -> None:
-    """Writes a remark on stderr, if there is one, and the hint below it. may: as for proposed()."""
-    if text:
-        echo(text, err=True, wrap=wrap)
-    if line := hint_line(hint, **may):
-        echo(line, err=True)
+def inform(text: str, hint: str | None = None, *, wrap: bool = True, **may: bool) -> None:
+    """Writes a remark on stderr, and the hint below it. may: as for proposed()."""
+    echo(text, err=True, wrap=wrap)
+    advise(hint, **may)
 
 
-def write_table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    keys: int = 1,
-    right: Collection[str] = (),
-    once: str = "",
-    shorten: bool = False,
-) -> None:
-    """A table on stdout, as wide as that is; see layout.table."""
-    width = terminal.width(sys.stdout)
-    for line in table(titles, rows, width, keys=keys, right=right, once=once, shorten=shorten):
+def advise(hint: str | None, **may: bool) -> None:
+    """Writes a hint on stderr, if it can be proposed."""
+    if found := proposed(hint, **may):
+        echo(f"  hint: {clean(found)}", err=True)
+
+
+def remark(text: str) -> None:
+    """Writes what neither -q nor --json has."""
+    if not settings_of().silent:
+        inform(text)
+
+
+def detail(text: str) -> None:
+    """Writes what -v has, and --json has not."""
+    if settings_of().verbose and not settings_of().json:
+        inform(text)
+
+
+def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]], **form: Any) -> None:
+    """Writes a table on stdout, as wide as that is. form: as for layout.table."""
+    for line in table(titles, rows, terminal.width(sys.stdout), **form):
         echo(line, wrap=False)
+
+
+def write_pairs(pairs: Iterable[tuple[str, str]], lead: str = "") -> None:
+    """Writes names and what they mean, side by side on stdout."""
+    rows = list(pairs)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, meaning in rows:
+        echo(f"{lead}{name:{width}}  {clean(meaning)}".rstrip())
 
 
 _collected: list[list[Any]] = []  # innermost last
@@ -137,9 +148,6 @@ def write_json(document: Mapping[str, Any]) -> None:
         return mark
 
     first, *rest = json.dumps(in_document(document), ensure_ascii=True, default=other).split(mark)
-    if not rest:
-        echo(first, wrap=False)
-        return
     with terminal.aside():
         sys.stdout.write(first)
         for text, after in zip(large, rest, strict=True):
@@ -182,93 +190,6 @@ def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> N
         echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 
-def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
-    """Prints which of the nodes' own files stayed, and where those that were replaced are kept."""
-    answers = list(answers)
-    for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
-        if left:
-            what = ", ".join(clean(path) for path in left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            talk(f"warning: host {fold(names)}: left as the node has it, not as the source: {what}")
-    for aside, names in grouped((tuple(one.aside or ()), host) for host, one in answers).items():
-        if aside:
-            talk(f"host {fold(names)}: what was replaced is kept for 30 days in {clean(', '.join(aside))}")
-
-
-def warn_of_source(whole: Mirrored | Broadcasted) -> None:
-    """Prints what of a source does not arrive unchanged."""
-    for path in whole.skipped:
-        talk(f"warning: left out {clean(path)}: neither file, folder nor link")
-    if whole.hard_links:
-        talk(f"warning: {whole.hard_links} files are hard links of each other: they arrive as separate files")
-
-
-def header(names: Sequence[str], more: str = "") -> str:
-    count = f" ({len(names)})" if len(names) > 1 else ""
-    return click.style(f"--- {fold(names)}{count}{more} ---", bold=True)
-
-
-def write_folded(results: Iterable[Result], stream: str) -> None:
-    """Print stdout (or stderr) of all hosts, identical outputs once under their node set; of those that differ in a few
-    lines from what most have, these lines."""
-    out = sys.stdout if stream == "stdout" else sys.stderr
-    by_output = {data: names for data, names in groups_by(results, lambda r: getattr(r, stream)).items() if data}
-    groups = list(by_output.items())
-    most = max(range(len(groups)), key=lambda i: len(groups[i][1]), default=0)
-    groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
-    # what is not in memory is not compared, as what is no text
-    small = [data if isinstance(data, bytes) else b"\0" for data, _ in groups]
-    near: list[int] = []
-    hunks: list[Hunk] = []
-    if len(groups) > 1:
-        from fleet.cli.screen.differ import compare
-
-        near, hunks = compare(small)
-    blocks: list[tuple[str, bytes | Spooled]] = [
-        (header(names), data) for i, (data, names) in enumerate(groups) if i not in near
-    ]
-    if near:
-        who = {i: groups[i][1] for i in (0, *near)}
-        others = [name for i in near for name in who[i]]
-        title = header(others, f", where {'they differ' if len(others) > 1 else 'it differs'} from {fold(who[0])}")
-        blocks.insert(1, (title, differences(hunks, who)))
-    for title, data in blocks:
-        with terminal.aside():
-            echo(title, err=out is sys.stderr)
-            last = b""
-            for last in filter(None, shown(data, out)):
-                out.buffer.write(last)
-            out.buffer.write(b"" if last.endswith(b"\n") else b"\n")
-            out.buffer.flush()
-
-
-def shown(data: bytes | Spooled, out: TextIO) -> Iterator[bytes]:
-    """The pieces of what hosts wrote, as they are; whole lines, and cleaned, where `out` is a terminal."""
-    if not terminal.interactive(out):
-        yield from pieces(data)
-        return
-    rest, colours = b"", terminal.colored(out)
-    for piece in pieces(data):
-        lines, end, rest = (rest + piece).rpartition(b"\n")
-        if len(rest) > LINE_LIMIT:
-            lines, end, rest = lines + end + rest, b"", b""
-        yield clean_output((lines + end).decode("utf-8", "replace"), colours).encode()
-    yield clean_output(rest.decode("utf-8", "replace"), colours).encode()
-
-
-def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> bytes:
-    """Each place that is not the same everywhere, and what the hosts have there."""
-    lines: list[bytes] = []
-    for hunk in hunks:
-        by_text = grouped((text, name) for number, text in hunk.said.items() for name in who[number])
-        named = {text: fold(names) for text, names in by_text.items()}
-        size = min(24, max(map(terminal.cells, named.values())) + 1)
-        lines.append(f"{hunk.where}:".encode())
-        for text, names in named.items():
-            lines += [f"  {terminal.pad(f'{names}:', size)} ".encode() + line for line in text]
-            lines += [] if text else [f"  {names} {'have' if len(by_text[text]) > 1 else 'has'} nothing there".encode()]
-    return b"\n".join(lines)
-
-
 def _ended(result: Result) -> str:
     """Returns which of a task's commands it was, and its place in the file."""
     from fleet.answers.hosts import TaskEnded
@@ -294,4 +215,57 @@ def write_failures(report: Report) -> None:
     verbose = settings_of().verbose > 0
     each = [Cause([host], message, hint) for host, message, hint in failed]
     for cause in each if verbose else by_cause(failed):
-        talk(f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean_message(cause.message)}", cause.hint)
+        inform(
+            f"{click.style('error:', fg='red')} host {fold(cause.whose)}: {clean_message(cause.message)}", cause.hint
+        )
+
+
+def write_report(report: Report, show: Callable[[Report], None] | None = None, *, requested: bool = False) -> int:
+    """Prints a report as JSON or as text, and returns its exit code, which the verb's command returns in turn. With -q
+    only failures, unless what is shown is what was requested."""
+    if settings_of().json:
+        write_json(report.as_json())
+    else:
+        if show is not None and (requested or not settings_of().quiet):
+            show(report)
+        write_failures(report)
+    return report.exit_code
+
+
+# -- plans
+def write_plan(plan: Plan, **more: Any) -> int:
+    """Prints the plan of the verb that runs, for --dry-run; returns its exit code."""
+    return write_planned(the_line().verb, [host.name for host in plan.hosts], plan.describe(), plan.lines, **more)
+
+
+def write_planned(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterable[Line]], **more: Any) -> int:
+    """Prints with --json the document of a verb that did nothing yet on the hosts `names`, and its plan; else the
+    lines, those of hosts with the same text together."""
+    if settings_of().json:
+        deque(lines(), maxlen=0)  # what it cannot read here is refused in both forms
+        report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
+        write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
+    else:
+        for line in lines():
+            for text in _texts(line):
+                echo(clean(text))
+    return EXIT_OK
+
+
+def _texts(line: Line) -> Iterator[str]:
+    from fleet.ops.plans import Files, PerHost
+
+    if isinstance(line, PerHost):
+        brief = None if settings_of().verbose else line.brief
+        groups = grouped((tuple(lines), name) for name, lines in (brief or line.said).items())
+        for (first, *others), names in groups.items():
+            yield f"{fold(names)}: {first}"
+            yield from (f"  {other}" for other in others)
+    elif isinstance(line, Files):
+        count = len(line.sizes)
+        shown = count if settings_of().verbose or count <= MANY + 1 else MANY
+        yield from (f"  {size_text(size):>10}  {path}" for path, size in line.sizes[:shown])
+        if shown < count:
+            yield f"  and {count - shown} more; -v shows all"
+    else:
+        yield line

@@ -10,8 +10,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+from fleet.cli.line.line import settings_of
 from fleet.cli.screen import terminal
-from fleet.cli.screen.output import clean, clean_lines, fold, talk
+from fleet.cli.screen.output import clean, clean_lines, fold, inform
 from fleet.errors import FleetError, Interrupted
 from fleet.events import Emit, Event, Finished, Notice, Progress, Round, Started
 from fleet.model import Inventory
@@ -27,16 +28,17 @@ LEAST_NAME = 8  # where there is not even room for this much of the names, they 
 
 
 class ProgressLine(terminal.Ticking):
-    """An Emit: sums Progress events over hosts, knows who is not through, prints notices. quiet: nothing at all.
+    """An Emit: sums Progress events over hosts, knows who is not through, prints notices; nothing at all with -q and
+    --json.
 
     Work may go over the hosts several times, to ask, to send, to install: each round has its own count. A context
     manager: the line is drawn by a thread of its own, so that it goes on while nothing happens."""
 
     info = ""  # what is put before a notice that is no warning
 
-    def __init__(self, what: str = "", *, quiet: bool = False) -> None:
-        super().__init__(not quiet)
-        self._what, self._quiet = what, quiet
+    def __init__(self, what: str = "") -> None:
+        self._what, self._quiet = what, settings_of().silent
+        super().__init__(not self._quiet)
         self._lock = threading.Lock()
         self._last: dict[str, Progress] = {}
         self._hosts: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class ProgressLine(terminal.Ticking):
         if isinstance(event, Notice) and not self._quiet:
             level = self.info if event.level == "info" else f"{event.level}: "
             host = f"host {event.host}: " if event.host else ""
-            talk(f"{level}{host}{clean(event.message)}")
+            inform(f"{level}{host}{clean(event.message)}", event.hint)
         self.feed(event)
 
     def feed(self, event: Event) -> None:
@@ -84,7 +86,7 @@ class ProgressLine(terminal.Ticking):
         """Prints, once, what takes so long, where no line can be drawn over."""
         if not self._reminded and now - self._made >= PLAIN_SECONDS and (lines := self.lines(now)):
             self._reminded = True
-            talk(lines[0])
+            inform(lines[0])
 
     def lines(self, now: float) -> list[str]:
         """Returns what is shown at `now`: one line, or none where no work is under way."""
@@ -92,7 +94,7 @@ class ProgressLine(terminal.Ticking):
             seconds = now - self._begun
             if not self._hosts and not self._last:
                 return [f"{self._round} ... {seconds:.0f} s"] if self._round else []
-            details = self.words(seconds)
+            details = self.details(seconds)
             names = (
                 self._names()
                 if seconds >= NAMES_SECONDS and (not details or 2 * len(self._at_work) <= len(self._hosts))
@@ -121,7 +123,7 @@ class ProgressLine(terminal.Ticking):
         what = "" if details else states.pop() if len(states) == 1 else self._round
         return f"{what}: {'  '.join(parts)}" if what else "  ".join(parts)
 
-    def words(self, seconds: float) -> list[str]:
+    def details(self, seconds: float) -> list[str]:
         """Returns the line's part about amounts, `seconds` after the beginning of the round."""
         total = sum(event.total or 0 for event in self._last.values())
         # a host that is through may have needed less than was thought
@@ -156,8 +158,10 @@ def bar(share: float, least: int = 1) -> str:
 
 
 # -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is
-def telling(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = talk) -> Emit:
-    """An Emit that passes all on, and reports each host that is through."""
+def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = inform) -> Emit:
+    """The Emit; with -v one that passes all on to it, and reports each host that is through."""
+    if not settings_of().verbose or settings_of().json:
+        return emit
     begun: dict[str, tuple[float, str]] = {}
 
     def report(event: Event) -> None:

@@ -22,7 +22,7 @@ _STYLE = re.compile(r"\x1b\[[\d;]*m")
 POLL_SECONDS = 0.2
 TICK_SECONDS = 0.1
 NOTE_SECONDS = 1
-EDGE = 3  # cells that the last live line leaves free: a Ctrl-C that is typed shows as ^C behind it
+EDGE = 3  # cells that the last live line leaves free: a Ctrl-C that is typed shows as ^C after it
 
 
 def interactive(stream: Any) -> bool:
@@ -196,7 +196,7 @@ def give_up() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-def tell_fault(fault: Exception) -> None:
+def report_fault(fault: Exception) -> None:
     """Once, of a fault in what only shows: the work goes on."""
     text = "".join(traceback.format_exception_only(fault)).strip().splitlines()[-1]
     with aside():
@@ -209,7 +209,7 @@ class Ticking:
     lines are gone after it."""
 
     def __init__(self, on: bool = True) -> None:
-        self._over = threading.Event()
+        self._over, self.on = threading.Event(), on
         self._ticker = threading.Thread(target=self._run, name="live", daemon=True) if on else None
 
     def __enter__(self) -> Self:
@@ -232,15 +232,15 @@ class Ticking:
         except OSError:  # the reader has gone
             return
         except Exception as fault:
-            tell_fault(fault)
+            report_fault(fault)
         draw([])
 
 
 # -- single keys while something runs ------------------------------------------------------------------------
-def _in_foreground(fd: int) -> bool:
-    """Is true where we may touch the terminal: a process that does so in the background is stopped."""
+def _in_foreground() -> bool:
+    """Is true where we may touch the terminal of stdin: a process that does so in the background is stopped."""
     try:
-        return os.tcgetpgrp(fd) == os.getpgrp()
+        return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
 
@@ -252,7 +252,7 @@ def kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None and _in_foreground(0):
+        if before is not None and _in_foreground():
             termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
@@ -260,32 +260,29 @@ def kept() -> Iterator[None]:
 def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
     """While it lasts, a key calls its handler, in a thread of its own; others do nothing. Ctrl-C is what it always is.
     Nothing of it where stdin is no terminal of ours."""
-    fd = sys.stdin.fileno() if interactive(sys.stdin) else -1
-    if fd < 0 or not _in_foreground(fd):
+    if not interactive(sys.stdin) or not _in_foreground():
         yield
         return
-    before = termios.tcgetattr(fd)
     over, ending = os.pipe()
 
     def read() -> None:
         with contextlib.suppress(OSError):
-            while over not in select.select([fd, over], [], [])[0]:
-                if not _in_foreground(fd):
+            while over not in select.select([0, over], [], [])[0]:
+                if not _in_foreground():
                     select.select([over], [], [], POLL_SECONDS)
-                elif key := os.read(fd, 1):
+                elif key := os.read(0, 1):
                     handlers.get(key, lambda: None)()
                 else:
                     return
 
-    tty.setcbreak(fd, termios.TCSADRAIN)
-    reader = threading.Thread(target=read, name="keys", daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        os.close(ending)
-        reader.join(2 * POLL_SECONDS)
-        if not reader.is_alive():  # else it still looks there, and the number may soon be another file's
-            os.close(over)
-        if _in_foreground(fd):
-            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+    with kept():
+        tty.setcbreak(0, termios.TCSADRAIN)
+        reader = threading.Thread(target=read, name="keys", daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            os.close(ending)
+            reader.join(2 * POLL_SECONDS)
+            if not reader.is_alive():  # else it still looks there, and the number may soon be another file's
+                os.close(over)

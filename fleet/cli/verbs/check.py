@@ -14,10 +14,12 @@ from fleet.cli.context import perform
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import proposed
-from fleet.cli.line.options import Named, asked, common_options, settings_of
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import Named, common_options, request_options
+from fleet.cli.run.report import html_option
 from fleet.cli.screen import terminal
-from fleet.cli.screen.layout import GAP, beside, wrap
-from fleet.cli.screen.network import lines_of, page
+from fleet.cli.screen.layout import GAP, in_columns, wrap
+from fleet.cli.screen.network import check_page, lines_of, speeds_of
 from fleet.cli.screen.output import clean, clean_lines, echo, fold
 from fleet.cli.screen.terminal import cells
 from fleet.engines import ENGINES
@@ -43,13 +45,8 @@ PIPE_WIDTH = 160  # how many columns are side by side where no terminal limits t
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
-@asked(Check, "timeout", "engine", "network", engine={"type": Named(ENGINES), "show_default": True})
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="FILE",
-    help="Write a page with all of it, too.",
-)
+@request_options(Check, "timeout", "engine", "network", "bench", engine={"type": Named(ENGINES), "show_default": True})
+@html_option
 @common_options
 def check(html: Path | None, **given: Any) -> int:
     """Compare the hosts' environments; each finding with its remedy. What is an error here, 'fleet launch' refuses.
@@ -81,32 +78,34 @@ def check(html: Path | None, **given: Any) -> int:
         assert isinstance(checked, Checked)
         if html:
             severities = [finding.severity for finding in checked.findings]
-            text = page(checked, summary(checked, severities, 0), proposal(checked))
-            write_given(html.parent, {html.name: text.encode()})
+            text = check_page(checked, summary(checked, severities, 0), proposal(checked))
+            write_given(html.parent, {html.name: text.encode()}, "--html FILE")
         return checked
 
-    return perform(plan, show, asked_for=True)
+    return perform(plan, show, requested=True)
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
     """Returns the text of `fleet check`: the matrix, hosts that gave no facts, the findings, a last line that sums up.
 
     width: of the terminal; None where a line may be as long as it is."""
-    from fleet.rules.judge import told
+    from fleet.rules.judge import by_cause_and_severity
 
     lines: list[str] = []
     if checked.views and not quiet:
         most = max(2, ((width or PIPE_WIDTH) - 20) // COLUMN_WIDTH)
         lines += [*draw(matrix(checked.views, most), width), ""]
-        lines += lines_of(checked)
+        lines += [*lines_of(checked), *speeds_of(checked.views)]
     silent = [result.host for result in checked.results if not result.ok]
     if silent:
         text = click.style(f"not compared: {clean(fold(silent))}", fg="red") + " (no facts: see below)"
         lines += wrap(text, width)
-    found = told(checked.findings)
+    found = by_cause_and_severity(checked.findings)
     severities = ("error",) if quiet else COLORS if verbose else ("error", "warning")
     shown = [cause for severity, cause in found if severity in severities]
     lines += [line for cause in shown for line in describe(cause, width)]
+    for _, cause in by_cause_and_severity(checked.silenced) if not quiet else ():
+        lines += wrap(f"silenced: {clean(' '.join(cause.message.split()))}  [{cause.whose[0].id}]", width, 8)
     if not quiet:
         lines.append(summary(checked, [severity for severity, _ in found], len(found) - len(shown)))
     return "".join(f"{line}\n" for line in lines)
@@ -169,14 +168,14 @@ def draw(table: Matrix, width: int | None) -> list[str]:
             for title, size in zip([FACT, *titles], [label_size, *sizes], strict=True)
         ]
         used = label_size + sum(len(GAP) + size for size in sizes)
-        lines = [*beside(bold, [label_size, *sizes]), "\u2500" * used]
+        lines = [*in_columns(bold, [label_size, *sizes]), "\u2500" * used]
     for label, row in table.rows:
         fact = [click.style(label, bold=True)]
         if _alike(row):
-            lines += beside([fact, wrap(clean_lines(row[0].text), room, 0)], [label_size, 0])
+            lines += in_columns([fact, wrap(clean_lines(row[0].text), room, 0)], [label_size, 0])
         elif sizes:
             shown = [_shown(cell, size) for cell, size in zip(row, sizes, strict=True)]
-            lines += beside([fact, *shown], [label_size, *sizes])
+            lines += in_columns([fact, *shown], [label_size, *sizes])
         else:
             parts = [
                 line
@@ -184,7 +183,7 @@ def draw(table: Matrix, width: int | None) -> list[str]:
                 if cell.text
                 for line in _shown(Cell(f"{title}: {cell.text}", cell.deviates), room)
             ]
-            lines += beside([fact, parts], [label_size, 0])
+            lines += in_columns([fact, parts], [label_size, 0])
     return lines
 
 

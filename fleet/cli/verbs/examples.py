@@ -11,10 +11,12 @@ import click
 
 from fleet import own
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import settings_of, without
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import OF_HOSTS, without
 from fleet.cli.line.shipped import find, shipped
-from fleet.cli.screen.output import talk, write_json
+from fleet.cli.screen.output import remark, write_pairs, write_report
 from fleet.errors import EXIT_OK, UsageError
+from fleet.model import Report
 
 
 def about(path: Path) -> str:
@@ -46,7 +48,7 @@ def copy(names: list[str], to: Path) -> None:
 @click.command("examples", cls=Verb, examples=("fleet examples --to rehearsal", "fleet examples two-nodes.yaml"))
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Copy them below DIR.")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completed("example"))
-@without("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "verbose")
+@without(*OF_HOSTS, "verbose")
 def examples(names: tuple[str, ...], to: Path | None) -> int:
     """List what comes with fleet: inventories, playbooks, training scripts. With NAME: print that file.
 
@@ -59,19 +61,14 @@ def examples(names: tuple[str, ...], to: Path | None) -> int:
     chosen = list(dict.fromkeys(found for _, found in full if found)) or list(every)
     if to is not None and not settings.dry_run:
         copy(chosen, to)
-    if settings.json:
-        about_files = {
-            name: {"about": about(every[name]), "path": str(to / name if to else every[name])} for name in chosen
-        }
-        write_json({"verb": "examples", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "files": about_files})
-    elif to is not None:
-        if not settings.quiet:
-            talk(f"{'would copy' if settings.dry_run else 'copied'} to {to}: {', '.join(chosen)}")
-    elif names:
-        for name in chosen:
-            sys.stdout.write(every[name].read_text("utf-8"))
-    else:
-        width = max(map(len, chosen))
-        for name in chosen:
-            click.echo(f"{name:{width}}  {about(every[name])}".rstrip())
-    return EXIT_OK
+
+    def show(report: Report) -> None:
+        if to is not None:
+            remark(f"{'would copy' if settings.dry_run else 'copied'} to {to}: {', '.join(chosen)}")
+        elif names:
+            sys.stdout.writelines(every[name].read_text("utf-8") for name in chosen)
+        else:
+            write_pairs((name, about(every[name])) for name in chosen)
+
+    files = {name: {"about": about(every[name]), "path": str(to / name if to else every[name])} for name in chosen}
+    return write_report(Report("examples", (), EXIT_OK, {"files": files}), show, requested=True)

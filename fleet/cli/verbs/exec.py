@@ -15,21 +15,24 @@ from typing import Any, BinaryIO
 
 import click
 
-from fleet.cli import elsewhere
 from fleet.cli.context import finish, the_fleet
+from fleet.cli.inventory import STDIN, read
 from fleet.cli.line.command import Verb, completed, spelled
 from fleet.cli.line.hints import quote
-from fleet.cli.line.options import BY_ITSELF, asked, common_options, settings_of
+from fleet.cli.line.line import settings_of, the_line
+from fleet.cli.line.options import common_options, request_options
 from fleet.cli.line.slips import fleets_own, launch_line, with_options
-from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.lines import label, last_state, on
-from fleet.cli.screen.output import talk, without_colours, write_folded
+from fleet.cli.line.values import no_fold_option
+from fleet.cli.screen import terminal
+from fleet.cli.screen.folded import write_folded
+from fleet.cli.screen.lines import label, last_state, write_line
+from fleet.cli.screen.output import advise, inform, without_colours, write_plan
 from fleet.cli.screen.progress import ProgressLine
 from fleet.engines.slips import LAUNCHERS
 from fleet.errors import UsageError
 from fleet.events import Event, Output
 from fleet.model import Host, Result
-from fleet.requests.exec import Exec
+from fleet.requests.hosts import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
 WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such
@@ -44,8 +47,8 @@ SHARE = 3  # of a terminal's rows, one in so many is for them
 class PrefixedLines(ProgressLine):
     """Prints whole lines as they come, each after its host's name."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(self) -> None:
+        super().__init__()
         self._rest: dict[tuple[str, str], bytes] = {}
 
     def __call__(self, event: Event) -> None:
@@ -67,17 +70,15 @@ class PrefixedLines(ProgressLine):
 
     @staticmethod
     def _write(key: tuple[str, str], line: bytes) -> None:
-        out = sys.stdout if key[1] == "stdout" else sys.stderr
         with terminal.aside():
-            out.buffer.write(f"{key[0]}: ".encode() + on(out, line) + b"\n")
-            out.buffer.flush()
+            write_line(f"{key[0]}: ", line, sys.stdout if key[1] == "stdout" else sys.stderr)
 
 
 class LastLines(ProgressLine):
     """Draws, below the line, the last lines of the hosts at work: all of them are shown, folded, once it is over."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(self) -> None:
+        super().__init__()
         self._ends: dict[str, bytes] = {}  # of each host's output, the newest last
 
     def feed(self, event: Event) -> None:
@@ -93,7 +94,7 @@ class LastLines(ProgressLine):
         last = {host: [line for line in map(last_state, end.split(b"\n")) if line] for host, end in ends}
         each = max(1, room // max(1, len(last)))
         return super().lines(now) + [
-            f"{label(host, tint, sys.stderr)} {without_colours(line.decode('utf-8', 'replace'))}"
+            label(host, None, tint, sys.stderr) + without_colours(line.decode("utf-8", "replace"))
             for tint, host in enumerate(self._hosts)
             for line in last.get(host, [])[-each:]
         ]
@@ -101,8 +102,7 @@ class LastLines(ProgressLine):
 
 def line_for(no_fold: bool) -> ProgressLine:
     """Returns what shows a command under way, and its output as it comes where that is not folded."""
-    kind = PrefixedLines if no_fold and not settings_of().json else LastLines
-    return kind(quiet=settings_of().silent)
+    return PrefixedLines() if no_fold and not settings_of().json else LastLines()
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
@@ -154,8 +154,8 @@ class ExecVerb(Verb):
         "fleet exec -- bash < setup.sh",
     ),
 )
-@asked(Exec, "shell", "timeout", "env_of", "outdir")
-@click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
+@request_options(Exec, "shell", "timeout", "env_of", "outdir")
+@no_fold_option()
 @click.option(
     "--stdin/--no-stdin",
     " /-n",
@@ -185,25 +185,25 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     given, waits = (None, False) if settings.dry_run else own_input(stdin)
     plan = fleet.plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
-        return plans.tell(plan)
+        return write_plan(plan)
     launch = launch_line(argv) or "" if len(plan.hosts) > 1 else ""
     options_of_launch = re.split(r" (?:-m |\S+\.py\b)", launch, maxsplit=1)[0]  # what follows is the script's
     if alike := re.search(r" (-i|-w|--nnodes (?!1 ))", f"{options_of_launch} "):
-        talk(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
+        inform(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
     with line_for(no_fold) as progress:
         report = plan.run(progress)
     report = replace(report, data={**report.data, "stdin": "not sent"}) if waits else report
-    code = finish(report, lambda it: show_outputs(it.results, progress), asked_for=True)
+    code = finish(report, lambda it: show_outputs(it.results, progress), requested=True)
     well = sum(result.ok for result in report.results)
     if not settings.json and well < len(report.results) > 1:
-        talk(f"{well} of {len(report.results)} hosts ok")
+        inform(f"{well} of {len(report.results)} hosts ok")
     statuses = {result.exit_status for result in report.results}
     if (
         argv
         and not (settings.json or alike)
         and (meant := other_command(argv, options["env_of"], statuses, {host.name: host for host in plan.hosts}))
     ):
-        talk("", meant)
+        advise(meant)
     return code
 
 
@@ -230,25 +230,25 @@ def other_command(
     return None
 
 
-def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
+def own_input(requested: bool | None) -> tuple[BinaryIO | None, bool]:
     """Returns standard input, where it is to be sent, and whether what waits there is not: without an option, input
     that was given to fleet alone is sent. One that fleet shares with its caller (a script, a loop over a file of hosts)
     is the caller's. UsageError where that is a file of which the caller has read nothing: its reader is not known."""
-    if asked and terminal.interactive(sys.stdin):
+    if requested and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
-    if elsewhere.STDIN in elsewhere.read:
-        if asked:
+    if STDIN in read:
+        if requested:
             raise UsageError("--stdin: standard input is what -w - reads", hint="-w ^FILE takes names from a file")
         return None, False
-    if asked is None and not stat.S_ISCHR(ours.st_mode) and click.get_current_context().find_root().meta.get(BY_ITSELF):
+    if requested is None and not stat.S_ISCHR(ours.st_mode) and the_line().by_itself:
         inventory = _is(ours, settings_of().inventory or "", otherwise=False)  # -i /dev/stdin
         shared = not inventory and (
             (parent := os.getppid()) == 1
             and os.getsid(0) != os.getsid(1)
             or _is(ours, f"/proc/{parent}/fd/0", otherwise=True)
         )
-        asked = not (shared or inventory)
+        requested = not (shared or inventory)
         waits = shared and any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if waits and stat.S_ISREG(ours.st_mode) and not os.lseek(0, 0, os.SEEK_CUR):
             raise UsageError(
@@ -256,10 +256,10 @@ def own_input(asked: bool | None) -> tuple[BinaryIO | None, bool]:
                 hint="--stdin sends it, -n leaves it",
             )
         if waits:
-            talk("", "what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n")
-    if asked:
+            advise("what waits on standard input is not sent, as fleet's caller has it, too: --stdin, or -n")
+    if requested:
         os.set_blocking(0, True)
-    return open(0, "rb", 0, closefd=False) if asked else None, waits
+    return open(0, "rb", 0, closefd=False) if requested else None, waits
 
 
 def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
@@ -270,7 +270,7 @@ def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
         return otherwise
 
 
-def whole_line(word: str, fleet: str) -> str:
+def whole_line(token: str, fleet: str) -> str:
     """A line that was given as one argument is a program's name. fleet: what to begin with."""
-    shell = f"{fleet} --shell {shlex.quote(word)}"
-    return f"a shell takes a line: {shell}" if re.search(r"[|&;<>$`*?~(]", word) else f"{fleet} -- {word}; or {shell}"
+    shell = f"{fleet} --shell {shlex.quote(token)}"
+    return f"a shell takes a line: {shell}" if re.search(r"[|&;<>$`*?~(]", token) else f"{fleet} -- {token}; or {shell}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fleet.cli.line.command import HelpContext, Verb, completed, one_spelling, write_sections
-from fleet.cli.line.options import without
+from fleet.cli.line.options import OF_HOSTS, without
 from fleet.cli.line.shipped import topics
 from fleet.cli.line.verbs import VERBS
 from fleet.errors import UsageError
@@ -14,9 +14,7 @@ from fleet.inventory.fields import suggest
 
 @click.command("help", cls=Verb, examples=("fleet help launch", "fleet help lab up", "fleet help nothing"))
 @click.argument("words", nargs=-1, metavar="[VERB | TOPIC]", shell_complete=completed("topic"))
-@without(
-    "inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout", "dry_run", "json", "verbose", "quiet"
-)
+@without(*OF_HOSTS, "dry_run", "json", "verbose", "quiet")
 def help_(words: tuple[str, ...]) -> int:
     """Show the help of a verb, or the answer to a question; alone, which questions there are. 'options' are those that
     all verbs have.

@@ -10,7 +10,8 @@ import click
 
 from fleet.cli.inventory import load_inventory, narrowed
 from fleet.cli.line.command import OneOf, Verb
-from fleet.cli.line.options import Named, settings_of, without
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import Named, without
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, write_json, write_table
 from fleet.errors import UsageError

@@ -12,9 +12,10 @@ from fleet.answers.hosts import Proposed
 from fleet.cli.context import CliFleet
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import settings_of, without
-from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.output import clean, echo, talk, write_failures, write_json, write_table
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import request_options, without
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, echo, inform, remark, write_failures, write_json, write_plan, write_table
 from fleet.cli.verbs.setup_ssh import Remarks, answer, confirm
 from fleet.errors import UsageError
 from fleet.inventory.find import DEFAULT_FILES, LAB, VARIABLE, decode, is_yaml, read
@@ -24,13 +25,14 @@ from fleet.ops.init.choose import difference
 from fleet.ops.init.sources import Given, of_ssh_config
 from fleet.ops.init.sources import read as read_source
 from fleet.ops.setup_ssh import SetupRuntime
+from fleet.requests.hosts import SetupSsh
 from fleet.rules.units import counted
 
 PASTE = "paste the lines, then Ctrl-D: ssh root@203.0.113.10 -p 33021"
 
 
 @click.command("init", cls=Verb, examples=("fleet init", "fleet init hostfile", "fleet init -"))
-@click.option("--tofu", is_flag=True, help="Trust unknown host keys on first use, without asking.")
+@request_options(SetupSsh, "tofu")
 @click.option("-y", "--yes", is_flag=True, help="Write it without asking.")
 @click.argument("source", metavar="[FILE]", required=False, shell_complete=completed("file"))
 @without(refused={"transport": "it speaks SSH itself, as setup-ssh does; what it writes serves every transport"})
@@ -56,13 +58,13 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
         tofu=tofu,
     )
     if settings.dry_run:
-        return plans.tell(plan)
+        return write_plan(plan)
     op.try_to_write(plan)
     quiet = settings.silent
-    for note in plan.notes if not quiet else ():
-        talk(clean(note))
+    for note in plan.notes:
+        remark(clean(note))
     fleet = CliFleet(plan.inventory, plan.inventory, fanout=settings.fanout, connect_timeout=settings.connect_timeout)
-    with Remarks(settings) as emit:
+    with Remarks() as emit:
         found = fleet.run(
             lambda r: op.run(plan, SetupRuntime(r.transport, r.fanout, r.emit, r.cancel, confirm=confirm)), emit
         )
@@ -94,11 +96,11 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
     there = parse_yaml(old, str(path)) if old else None
     if source == "-":
         if terminal.interactive(sys.stdin):
-            talk(PASTE)
+            inform(PASTE)
         return read_source(sys.stdin.buffer.read(), "<stdin>", there, Path.home())
     hostfile = DEFAULT_FILES[1]
     if source is None and there is None and Path(hostfile).exists():  # it would be read as an inventory, too
-        talk(f"the hosts of ./{hostfile}")
+        inform(f"the hosts of ./{hostfile}")
         source = hostfile
     if source is not None:
         return read_source(read(Path(source).expanduser(), source), source, there, Path.home())
@@ -107,7 +109,7 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
     found = of_ssh_config(Path.home())
     names = found.inventory.names
     if not chosen:
-        talk(f"{found.inventory.source} names {counted(len(names), 'host')}: {clean(', '.join(names))}")
+        inform(f"{found.inventory.source} names {counted(len(names), 'host')}: {clean(', '.join(names))}")
         reply = answer(lambda width: [f"All of them, for {path}? [y/N] "])
         if reply not in ("y", "yes"):
             raise UsageError(
@@ -148,13 +150,13 @@ def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
         return found.exit_code
     write_failures(found)
     if found.text is None:
-        talk(f"{plan.path} was not written: no host could be asked")
+        inform(f"{plan.path} was not written: no host could be asked")
     elif not settings.quiet:
         what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
-        talk(clean(f"{plan.path}: {what}"))
+        inform(clean(f"{plan.path}: {what}"))
         first, second = DEFAULT_FILES
         if written and plan.old is None and str(plan.path) == first and Path(second).exists():
-            talk(f"from now on fleet reads ./{first} here, and no more ./{second}; that is -i {second}")
+            inform(f"from now on fleet reads ./{first} here, and no more ./{second}; that is -i {second}")
         echo("next:")
         for command in found.read(Proposed).next:
             echo(f"  {as_typed(command, selection=False)}")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleet.answers.hosts import Listening, Preview
+from fleet.answers.hosts import Listening
 from fleet.cli.context import ask, finish, the_fleet
 from fleet.cli.line.command import Verb
-from fleet.cli.line.options import asked, common_options, settings_of
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import common_options, request_options
 from fleet.cli.line.values import parse_ports
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean, echo, fold, write_table
@@ -29,7 +30,7 @@ COMMAND_WIDTH = 60
 @click.command("kill-port", cls=Verb, examples=("fleet kill-port 29500", "fleet kill-port -y 29500-29510"))
 @click.argument("ports", nargs=-1, required=True, callback=parse_ports, metavar="PORT...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@asked(KillPort, "force", "grace", "runs")
+@request_options(KillPort, "force", "grace", "runs")
 @common_options
 def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tuple[str, ...]) -> int:
     """Show who listens on a port, TCP or UDP, on every host, and end them: only them, and only when you agree.
@@ -41,8 +42,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
     from fleet.ops.kill_port import KillPlan, preview, report
 
     settings = settings_of()
-    quiet = settings.silent
-    with ProgressLine(quiet=quiet) as line:
+    with ProgressLine() as line:
         planned = the_fleet(line).plan.kill_port(ports, force=force, grace=grace, runs=runs)
     plan = planned.plan
     assert isinstance(plan, KillPlan)
@@ -53,11 +53,11 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
     if settings.dry_run:
         outcome = preview(plan)
     elif plan.targets and (yes or agree(len({(each.host, each.pid) for each in plan.targets}), ports, force)):
-        with ProgressLine(quiet=quiet) as line:  # during the question, Ctrl-C meant no
+        with ProgressLine() as line:  # during the question, Ctrl-C meant no
             outcome = planned.run(line)
     else:
         outcome = report(plan, {})
-    return finish(outcome, show_ended, asked_for=settings.dry_run)
+    return finish(outcome, show_ended, requested=settings.dry_run)
 
 
 def agree(count: int, ports: Sequence[int], force: bool) -> bool:
@@ -80,7 +80,7 @@ def show(listeners: tuple[Listener, ...]) -> None:
     for each in listeners:
         facts = each.facts
         address = clean(f"[{facts['address']}]" if ":" in facts["address"] else facts["address"])
-        command = clean(facts["command"] or "?").replace("\n", "\\n").replace("\t", "\\t")
+        command = clean(facts["command"] or "?")
         if not verbose:
             command = terminal.cut(command, COMMAND_WIDTH, "...")
         udp = "/udp" * (facts["protocol"] == "udp")
@@ -111,7 +111,7 @@ def show_ended(outcome: Report) -> None:
         for entry in result.read(Listening).listeners:
             if entry.ended:
                 outcomes.append((result.host, Reason(f"port {entry.port}, pid {{pid}}: ended", pid=entry.pid), None))
-            elif isinstance(outcome.answer, Preview) and entry.reason:
+            elif outcome.data.get("dry_run") and entry.reason:
                 outcomes.append((result.host, f"port {entry.port}: {entry.reason}", None))
     for cause in by_cause(outcomes):
         echo(f"{fold(cause.whose)}: {clean(cause.message)}")

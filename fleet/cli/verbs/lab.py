@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.cli.line.command import VerbGroup, completed
-from fleet.cli.line.options import settings_of, without
-from fleet.cli.screen import plans
-from fleet.cli.screen.output import clean, echo, fold, talk, write_json, write_table
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import without
+from fleet.cli.screen.output import (
+    clean,
+    detail,
+    echo,
+    fold,
+    inform,
+    remark,
+    write_json,
+    write_planned,
+    write_report,
+    write_table,
+)
 from fleet.cli.verbs.setup_ssh import answer
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
@@ -34,8 +45,7 @@ def the_lab() -> Lab:
     from fleet.lab.lab import Lab
 
     lab = Lab()
-    if settings_of().verbose and not settings_of().json:
-        talk(clean(f"lab {lab.folder.instance}, in {lab.folder.path}"))
+    detail(clean(f"lab {lab.folder.lab_name}, in {lab.folder.path}"))
     return lab
 
 
@@ -68,11 +78,8 @@ def lab() -> None:
 
 def ended(hosts: Sequence[str], text: str) -> int:
     """The end of what was done to the lab: with --json its document, else its text."""
-    if settings_of().json:
-        write_json(Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK).as_json())
-    elif not settings_of().quiet:
-        talk(text)
-    return EXIT_OK
+    report = Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK)
+    return write_report(report, lambda _: inform(text))
 
 
 @lab.command(examples=("fleet lab up 4", "fleet lab up 8 --link 200mbit"))
@@ -94,30 +101,32 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
     if settings_of().dry_run:
         number = count or len(the.folder.load().hosts) or 4
         lines = [f"would bring up {number} hosts, under {folder.path}"]
-        return plans.write("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
+        return write_planned("lab", (), {"up": number, "state_dir": str(folder.path)}, lambda: lines)
     if count is not None and count - len(the.folder.load().hosts) > MANY:
         agree_to(count)
     state = the.up(count, link, disk, slurm)
     if settings_of().json:
         write_json(document(the, state))
     elif not settings_of().quiet:
-        again = "" if folder.instance == "lab" else f"FLEET_LAB={folder.instance} "
+        again = "" if folder.lab_name == "lab" else f"FLEET_LAB={folder.lab_name} "
+        commands = (
+            f"fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}",
+            "fleet -i lab exec -- hostname",
+            *[f"fleet -i lab ssh {next(iter(state.hosts))}"] * the.has_slurm,
+            "fleet lab down",
+        )
         echo(f"{len(state.hosts)} hosts are up: {fold(state.hosts)}, root's password in {folder.password_file}")
         echo(f"inventory: {folder.inventory}")
         echo("next:")
-        echo(f"  {again}fleet -i lab setup-ssh --tofu --password-file {shlex.quote(str(folder.password_file))}")
-        echo(f"  {again}fleet -i lab exec -- hostname")
-        if the.has_slurm:
-            echo(f"  {again}fleet -i lab -w {next(iter(state.hosts))} ssh")
-        echo(f"  {again}fleet lab down")
+        for command in commands:
+            echo(f"  {again}{command}")
     return EXIT_OK
 
 
 def agree_to(count: int) -> None:
     """Print what so many hosts cost; UsageError where the user would rather not."""
-    if not settings_of().silent:
-        cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
-        talk(f"{cost}; they share {os.cpu_count()} CPUs")
+    cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
+    remark(f"{cost}; they share {os.cpu_count()} CPUs")
     reply = None if settings_of().silent else answer(lambda width: [f"Bring up {count}? [y/N] "])
     if reply not in (None, "y", "yes"):
         raise UsageError("nothing was started", hint=f"fleet lab up {MANY}")
@@ -130,9 +139,11 @@ def down() -> int:
     the = the_lab()
     path = str(the.folder.path)
     if settings_of().dry_run:
-        return plans.write("lab", the.folder.load().hosts, {"down": path}, lambda: [f"would end the lab under {path}"])
+        return write_planned(
+            "lab", the.folder.load().hosts, {"down": path}, lambda: [f"would end the lab under {path}"]
+        )
     the.down()
-    return ended((), f"lab {the.folder.instance} is down")
+    return ended((), f"lab {the.folder.lab_name} is down")
 
 
 @lab.command(examples=("fleet lab status", "fleet lab status --json"))
@@ -144,7 +155,7 @@ def status() -> int:
     if settings_of().json:
         write_json(document(the, state))
     elif not state.hosts:
-        echo(f"lab {the.folder.instance} is not up")
+        echo(f"lab {the.folder.lab_name} is not up")
     else:
         rows = []
         for name, how in the.conditions(state).items():
@@ -163,7 +174,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
     the = the_lab()
     if settings_of().dry_run:
         meant = select(the.folder.load(), nodes)
-        return plans.write("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
+        return write_planned("lab", meant, done, lambda: [f"{fold(meant)}: would be {done}"])
     chosen = act(the)
     return ended(chosen, f"{fold(chosen)}: {done}")
 

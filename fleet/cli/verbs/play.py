@@ -5,33 +5,33 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import SETTINGS, Verb
-from fleet.cli.line.options import Settings, common_options, pairs, settings_of
+from fleet.cli.line.command import SETTINGS, FleetOption, Verb
+from fleet.cli.line.line import Settings, settings_of
+from fleet.cli.line.options import common_options, pairs
 from fleet.cli.line.shipped import find, shipped
+from fleet.cli.line.values import no_fold_option
 from fleet.cli.line.verbs import VERBS
 from fleet.cli.main import cli, run
-from fleet.cli.screen.output import clean, collecting, talk, write_json
+from fleet.cli.screen.output import advise, clean, collecting, inform, write_json
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, UsageError
 from fleet.inventory import secret as secrets
 from fleet.inventory.select import select
 from fleet.model import Inventory
 from fleet.playbook.read import load
 from fleet.playbook.steps import Param, Step, starting_at
-from fleet.playbook.steps import play as run_steps
 from fleet.tasks.named import NamedTasks
 
-# options of `fleet play` that are for YAML playbooks only: the step "task" does not take them
-_OF_YAML = ("var", "from")
 # options that hold for the whole playbook: a step does not take them, and selects hosts by its key "on"
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
+OF_YAML, OF_TASKS = "A YAML playbook", "Python tasks"
 ENV_OPTIONS = ("--env", "--env-expand")
 
 
@@ -67,9 +67,9 @@ class CliVerbs:
         return [*(name for name, verb in VERBS.items() if verb.step), "task"]
 
     def params(self, verb: str) -> Mapping[str, Param]:
-        leave = (*_NOT_IN_STEPS, *(_OF_YAML if verb == "task" else ()))
-        params = dict(map(param_of, command_of("play" if verb == "task" else verb).params))
-        return {name: param for name, param in params.items() if name not in leave}
+        params = command_of("play" if verb == "task" else verb).params
+        known = dict(param_of(param) for param in params if getattr(param, "section", None) != OF_YAML)
+        return {name: param for name, param in known.items() if name not in _NOT_IN_STEPS}
 
     def validate(self, argv: Sequence[str]) -> None:
         verb, *rest = argv
@@ -95,24 +95,11 @@ class CliVerbs:
         return run([*self.shared, *argv])
 
 
-@dataclass
-class JsonVerbs(CliVerbs):
-    """Collects in `steps` what each step did: its argv, its exit code, and the JSON documents that it wrote."""
-
-    steps: list[dict[str, Any]] = field(default_factory=list)
-
-    def run(self, argv: Sequence[str]) -> int:
-        with collecting() as documents:
-            code = super().run(argv)
-        self.steps.append({"argv": masked(argv), "exit_code": code, "documents": documents})
-        return code
-
-
 def shared_options(settings: Settings) -> list[str]:
     """Returns the common options of `fleet play` as arguments for each step."""
     default = Settings()
     argv = ["-i", settings.inventory] if settings.inventory else []
-    for name in ("hosts", "exclude", "transport", "fanout", "connect_timeout"):
+    for name in ("on", "hosts", "exclude", "transport", "fanout", "connect_timeout"):
         value = getattr(settings, name)
         if value != getattr(default, name):
             argv.append(f"--{name.replace('_', '-')}={value}")
@@ -142,12 +129,34 @@ class Play(Verb):
         "fleet --dry-run play tasks.py:deploy",
         "fleet play tasks.py:deploy --branch main",
     ),
-    sections={"A YAML playbook": ["vars_", "from_"], "Python tasks": ["no_fold", "ask_sudo"]},
+    sections=(OF_YAML, OF_TASKS),
 )
-@click.option("--var", "vars_", multiple=True, metavar="NAME=VALUE", help="A value for a variable of the playbook.")
-@click.option("--from", "from_", metavar="STEP", help="Begin with this step: its number, or its name.")
-@click.option("--no-fold", is_flag=True, help="Print lines as they come, each after its host's name.")
-@click.option("--prompt-for-sudo-password", "ask_sudo", is_flag=True, help="Ask for the password of c.sudo.")
+@click.option(
+    "--var",
+    "vars_",
+    cls=FleetOption,
+    section=OF_YAML,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A value for a variable of the playbook.",
+)
+@click.option(
+    "--from",
+    "from_",
+    cls=FleetOption,
+    section=OF_YAML,
+    metavar="STEP",
+    help="Begin with this step: its number, or its name.",
+)
+@no_fold_option(section=OF_TASKS)
+@click.option(
+    "--prompt-for-sudo-password",
+    "ask_sudo",
+    cls=FleetOption,
+    section=OF_TASKS,
+    is_flag=True,
+    help="Ask for the password of c.sudo.",
+)
 @click.argument("file", metavar="PLAYBOOK|TASKS.py[:NAME]", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @common_options
@@ -178,18 +187,19 @@ def play(
 
 
 def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
-    """Runs the steps of a YAML playbook; returns the exit code."""
+    """Runs the steps of a YAML playbook; returns the exit code. With --json it writes what each step did: its argv, its
+    exit code, and the JSON documents that it wrote."""
     playbook = Path(file)
     settings = settings_of()
+    shared = shared_options(settings)  # as typed: with --on, reading the hosts sets a transport
     if not playbook.exists() and (known := find(str(playbook), "playbooks")):
         playbook = shipped()[known]
-        talk(f"playing fleet's own {known}")
-    kind = JsonVerbs if settings.json else CliVerbs
+        inform(f"playing fleet's own {known}")
     try:
         inventory = load_inventory()
     except FleetError:
         inventory = None
-    verbs = kind(shared_options(settings), settings.dry_run, inventory)
+    verbs = CliVerbs(shared, settings.dry_run, inventory)
     every = load(playbook, verbs, pairs("--var", vars_))
     steps = every if from_ is None else starting_at(every, from_)
     narrowed = next((s for s in steps if settings.hosts and s.on), None)
@@ -200,31 +210,32 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
             hint="leave hosts out with -x, or drop -w",
         )
 
-    def before(step: Step) -> None:
+    done = list[dict[str, Any]]()
+    code, shown = EXIT_OK, [arg for arg in verbs.shared if arg not in ("--json", "--quiet")]
+    for at, step in enumerate(steps, 1):
         if not settings.quiet:
             title = f"# {clean(step.name)}\n" if step.name else ""
             command = "$ fleet " + clean(shlex.join([*shown, *masked(step.argv)]))
-            talk(f"\n{title}{click.style(command, bold=True)}")
-
-    def failed(step: Step, code: int) -> None:
-        left = len(steps) - steps.index(step) - 1
-        rest = (
-            "; ignored, as the playbook says"
-            if step.ignore_errors and code != EXIT_INTERRUPTED
-            else f"; {left} behind it {'was' if left == 1 else 'were'} not run"
-            if left
-            else ""
-        )
-        talk(f"{step.where}: this step ended in {code}{rest}")
-        if not settings.dry_run and (not step.ignore_errors or code == EXIT_INTERRUPTED):
+            inform(f"\n{title}{click.style(command, bold=True)}")
+        kept: AbstractContextManager[list[Any]] = collecting() if settings.json else nullcontext([])
+        with kept as documents:
+            ended = verbs.run(step.argv)
+        done.append({"argv": masked(step.argv), "exit_code": ended, "documents": documents})
+        if ended == EXIT_OK:
+            continue
+        if step.ignore_errors and ended != EXIT_INTERRUPTED:  # which is never ignored
+            inform(f"{step.where}: this step ended in {ended}; ignored, as the playbook says")
+            continue
+        code, left = ended, len(steps) - at
+        rest = f"; {left} behind it {'was' if left == 1 else 'were'} not run" if left else ""
+        inform(f"{step.where}: this step ended in {code}{rest}")
+        if not settings.dry_run:
             given = [arg for name in hidden(vars_, every) for arg in ("--var", name)]
             line = ["fleet", *shown, "play", file, *given, "--from", str(step.number)]
-            talk("", f"when it is mended, from here on: {shlex.join(line)}")
-
-    shown = [arg for arg in verbs.shared if arg not in ("--json", "--quiet")]
-    code = run_steps(steps, verbs, before, failed)
-    if isinstance(verbs, JsonVerbs):
-        write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": verbs.steps})
+            advise(f"when it is mended, from here on: {shlex.join(line)}")
+        break
+    if settings.json:
+        write_json({"verb": "play", "ok": code == EXIT_OK, "exit_code": code, "hosts": {}, "steps": done})
     return code
 
 
@@ -233,15 +244,15 @@ def masked(argv: Sequence[str]) -> list[str]:
     other arguments, above all in those of a script."""
     shown = secrets.masked(argv, ENV_OPTIONS, lambda name, value: None)
     end = shown.index("--") if "--" in shown else len(shown)
-    ours = (secrets.masked_words([arg])[0] if arg[:1] != "-" else arg for arg in shown[:end])
-    return [*ours, *secrets.masked_words(shown[end:])]
+    ours = (secrets.masked_argv([arg])[0] if arg[:1] != "-" else arg for arg in shown[:end])
+    return [*ours, *secrets.masked_argv(shown[end:])]
 
 
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     """Returns the NAME=VALUE pairs of --var for a hint, with *** for secret values.
 
-    A value is secret if it is in an argument that masked() changes, and either that argument is hidden as a whole, or
-    the variable's name or the rest of the argument looks like that of a secret."""
+    A value is secret if it is in an argument that masked() changes, and one of these holds: the argument is hidden as
+    a whole; the variable's name looks like that of a secret; the rest of the argument does."""
     masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
     for variable in vars_:

@@ -14,9 +14,10 @@ from fleet.answers.hosts import SetUp, SetUpAll
 from fleet.api import Planned
 from fleet.cli.context import CliFleet, interruptible, perform
 from fleet.cli.line.command import Verb
-from fleet.cli.line.options import Settings, asked, settings_of, without
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import request_options, without
 from fleet.cli.screen import layout, terminal
-from fleet.cli.screen.output import clean, echo, fold, groups_by, talk
+from fleet.cli.screen.output import clean, echo, fold, groups_by, inform
 from fleet.cli.screen.progress import ProgressLine
 from fleet.events import Event, Notice
 from fleet.model import Report
@@ -78,9 +79,9 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
 class Remarks(ProgressLine):
     """Notices with their hints, warnings in spite of --quiet; those about hosts at the end, one a cause."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(quiet=settings.silent)
-        self._levels = ("error", "warning") if settings.quiet else ("error", "warning", "info")
+    def __init__(self) -> None:
+        super().__init__()
+        self._levels = ("error", "warning") if settings_of().quiet else ("error", "warning", "info")
         self._of_hosts: list[Notice] = []
 
     def __call__(self, event: Event) -> None:
@@ -89,19 +90,19 @@ class Remarks(ProgressLine):
         elif event.host:
             self._of_hosts.append(event)
         else:
-            self._tell([event])
+            self._warn([event])
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)
-        self._tell(self._of_hosts)
+        self._warn(self._of_hosts)
 
-    def _tell(self, notices: Sequence[Notice]) -> None:
+    def _warn(self, notices: Sequence[Notice]) -> None:
         from fleet.rules.causes import by_cause
 
         for level in self._levels:
             for cause in by_cause([(n.host, n.message, n.hint) for n in notices if n.level == level]):
                 hosts = [host for host in cause.whose if host]
-                talk(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
+                inform(clean(f"{level}: {f'host {fold(hosts)}: ' if hosts else ''}{cause.message}"), cause.hint)
 
 
 def show(report: Report) -> None:
@@ -127,7 +128,7 @@ def show(report: Report) -> None:
 
 
 @click.command("setup-ssh", cls=Verb, examples=("fleet setup-ssh", "fleet setup-ssh --tofu --password-file pw"))
-@asked(SetupSsh, "password_file", "mesh", "tofu", "replace_key", "key_type", "undo")
+@request_options(SetupSsh, "password_file", "mesh", "tofu", "replace_key", "key_type", "undo")
 @without("transport")
 def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
     """Passwordless SSH from here to every host and between all of them, every pair verified.
@@ -147,4 +148,4 @@ def setup_ssh(replace_key: tuple[str, ...], **given: Any) -> int:
             **given,
         )
 
-    return perform(plan, show, line=Remarks(settings_of()), **({"undo": True} if given["undo"] else {}))
+    return perform(plan, show, line=Remarks(), **({"undo": True} if given["undo"] else {}))

@@ -11,11 +11,12 @@ from fleet import own
 from fleet.cli.context import finish, perform, the_fleet
 from fleet.cli.line.command import Verb
 from fleet.cli.line.hints import as_typed
-from fleet.cli.line.options import common_options, settings_of
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import common_options
 from fleet.cli.screen.output import clean_lines, echo
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report
-from fleet.slurmconf import CGROUP_CONF, SlurmNode, gres_conf, node_of, slurm_conf
+from fleet.slurmconf import CGROUP_CONF, gres_conf, node_of, slurm_conf
 
 
 def steps(first: str, folder: str) -> list[str]:
@@ -63,7 +64,11 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
     if not all(result.ok for result in report.results):
         return finish(report)
     nodes = [node_of(it.host, addresses[it.host], it.read(HasFacts).facts) for it in report.results]
-    files = texts(nodes, cluster, partition)
+    files = {
+        "slurm.conf": slurm_conf(nodes, cluster=cluster, partition=partition, tasks="task/affinity,task/cgroup"),
+        "gres.conf": gres_conf(nodes),
+        "cgroup.conf": CGROUP_CONF,
+    }
     if there := [name for name in files if (folder / name).exists() and not force]:
         raise UsageError(f"{folder / there[0]} is there already", hint="--force replaces it, --to DIR writes elsewhere")
     own.write_given(folder, {name: text.encode() for name, text in files.items()})
@@ -73,12 +78,3 @@ def slurm_conf_(folder: Path, cluster: str, partition: str, force: bool) -> int:
         (f"{len(nodes)} nodes: {', '.join(document['files'])}\nnext, where your account is root:", *following)
     )
     return finish(Report("slurm-conf", (), EXIT_OK, document), lambda _: echo(clean_lines(shown), wrap=False))
-
-
-def texts(nodes: list[SlurmNode], cluster: str, partition: str) -> dict[str, str]:
-    """File -> its text."""
-    return {
-        "slurm.conf": slurm_conf(nodes, cluster=cluster, partition=partition, tasks="task/affinity,task/cgroup"),
-        "gres.conf": gres_conf(nodes),
-        "cgroup.conf": CGROUP_CONF,
-    }

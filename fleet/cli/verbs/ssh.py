@@ -9,11 +9,12 @@ from contextlib import suppress
 import click
 
 from fleet.cli.context import interruptible
-from fleet.cli.inventory import load_everyone
+from fleet.cli.inventory import load_all_hosts
 from fleet.cli.line.command import Verb, completed
-from fleet.cli.line.options import settings_of, without
-from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.output import clean, talk
+from fleet.cli.line.line import settings_of
+from fleet.cli.line.options import without
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, remark, write_planned
 from fleet.errors import UsageError
 from fleet.model import Inventory
 
@@ -25,7 +26,7 @@ def _all_hosts(verb: str) -> Inventory:
     """UsageError where --json is given: the session has no document."""
     if settings_of().json and not settings_of().dry_run:
         raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
-    return load_everyone()
+    return load_all_hosts()
 
 
 @click.command(
@@ -49,7 +50,7 @@ def ssh(host: str, command: tuple[str, ...]) -> int:
     chosen = shell.one_host(all_hosts, host)
     if settings.dry_run:
         what = shlex.join(command) or "a shell"
-        return plans.write("ssh", [chosen.name], {"command": command}, lambda: [f"{chosen.name}: {what}"])
+        return write_planned("ssh", [chosen.name], {"command": command}, lambda: [f"{chosen.name}: {what}"])
     options = ["-t"] if not command and terminal.interactive(sys.stdin) else []
     with shell.connected(chosen, all_hosts, settings.connect_timeout) as session:
         return shell.shell(session, options, command[1:] if command[:1] == ("--",) else command)
@@ -70,11 +71,10 @@ def forward(host: str, port: str) -> int:
     text = f"{shell.LOOPBACK}:{way.local} here is port {way.port} of {chosen.name}"
     if settings.dry_run:
         plan = {"port": way.port, "local": way.local}
-        return plans.write("forward", [chosen.name], plan, lambda: [text])
+        return write_planned("forward", [chosen.name], plan, lambda: [text])
     way.check(chosen)
     with shell.connected(chosen, all_hosts, settings.connect_timeout) as session, interruptible():
-        if not settings.quiet:
-            talk(clean(f"{text}; Ctrl-C ends it"))
+        remark(clean(f"{text}; Ctrl-C ends it"))
         with suppress(KeyboardInterrupt):
             shell.forward(session, way)
     return 0

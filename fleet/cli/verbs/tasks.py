@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 import click
 
 from fleet.cli.context import CliFleet, ask, finish, interruptible
-from fleet.cli.inventory import load_everyone, load_inventory
-from fleet.cli.line.options import settings_of
-from fleet.cli.screen import plans, terminal
-from fleet.cli.screen.output import clean, echo, talk, write_json
+from fleet.cli.inventory import load_all_hosts, load_inventory
+from fleet.cli.line.line import settings_of
+from fleet.cli.screen import terminal
+from fleet.cli.screen.output import clean, echo, inform, write_pairs, write_plan, write_report
 from fleet.cli.screen.progress import ProgressLine
 from fleet.cli.verbs.exec import line_for, show_outputs
 from fleet.errors import EXIT_OK, FleetError, UsageError
@@ -35,7 +35,7 @@ def the_hosts() -> tuple[Inventory | None, Inventory]:
     hosts."""
     settings = settings_of()
     try:
-        return load_inventory(), load_everyone()
+        return load_inventory(), load_all_hosts()
     except FleetError:
         if settings.inventory or settings.hosts:
             raise
@@ -69,12 +69,12 @@ def sudo_password() -> str:
         return str(click.prompt("sudo's password on the hosts", hide_input=True, err=True))
 
 
-def checked(word: str, words: Sequence[str], inventory: Inventory | None, json: bool) -> None:
+def checked(token: str, tokens: Sequence[str], inventory: Inventory | None, json: bool) -> None:
     """Raises UsageError or InventoryError where a playbook's step `task` names no task, or wrong arguments of one."""
-    named = existing(NamedTasks.of(word))
+    named = existing(NamedTasks.of(token))
     with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
-            [named.task, *words] if named.task else words, inventory or Inventory(()), chosen=False
+            [named.task, *tokens] if named.task else tokens, inventory or Inventory(()), chosen=False
         )
 
 
@@ -86,7 +86,7 @@ def existing(named: NamedTasks | None) -> NamedTasks:
     return named
 
 
-def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
+def play_tasks(named: NamedTasks, tokens: Sequence[str], *, no_fold: bool = False, ask_sudo: bool = False) -> int:
     """Runs the tasks that the arguments name. Returns the exit code."""
     settings = settings_of()
     existing(named)
@@ -98,14 +98,14 @@ def play_tasks(named: NamedTasks, words: Sequence[str], *, no_fold: bool = False
         password = sudo_password() if ask_sudo and not settings.dry_run else None
         with aside(settings.json):
             file = TaskFile(named.path, password)
-        if named.task is None and words and words[0] in LIST:
+        if named.task is None and tokens and tokens[0] in LIST:
             return show_tasks(file)
-        meant = [named.task, *words] if named.task else [*words]
+        meant = [named.task, *tokens] if named.task else [*tokens]
         if meant and meant[-1] in HELP:
             return show_task(file, meant[-2])
         plan = TasksPlan(file, tuple(file.steps(meant, selected, chosen=settings.hosts is not None)))
         if settings.dry_run:
-            return plans.tell(plan)
+            return write_plan(plan)
         with ExitStack() as stack:
             progress = stack.enter_context(line_for(no_fold))
             stack.enter_context(aside(settings.json))
@@ -126,7 +126,7 @@ def show(step: Step, report: Report, progress: ProgressLine, count: int) -> None
     if settings.json:
         return
     if count > 1 and not settings.quiet:
-        talk(click.style(f"# {clean(step.words)}", bold=True))
+        inform(click.style(f"# {clean(step.as_typed)}", bold=True))
     show_outputs(report.results, progress)
 
 
@@ -135,17 +135,10 @@ def show_task(file: TaskFile, name: str) -> int:
     about, options = file.help(name)
     for line in [*about, *([""] if about and options else [])]:
         echo(clean(line))
-    width = max((len(flags) for flags, _ in options), default=0)
-    for flags, text in options:
-        echo(f"  {flags:{width}}  {clean(text)}".rstrip())
+    write_pairs(options, "  ")
     return EXIT_OK
 
 
 def show_tasks(file: TaskFile) -> int:
-    if settings_of().json:
-        write_json({"verb": "play", "ok": True, "exit_code": EXIT_OK, "hosts": {}, "tasks": file.about})
-    else:
-        width = max(map(len, file.about), default=0)
-        for name, about in file.about.items():
-            echo(f"{name:{width}}  {clean(about)}".rstrip())
-    return EXIT_OK
+    report = Report("play", (), EXIT_OK, {"tasks": file.about})
+    return write_report(report, lambda _: write_pairs(file.about.items()), requested=True)

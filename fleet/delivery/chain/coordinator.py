@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from fleet.delivery import own_files
-from fleet.delivery.answers import packed, resolution
 from fleet.delivery.chain.judge import HINTS, Judge, Verdict
 from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import SOURCE, Chain
 from fleet.delivery.chain.source import Source
+from fleet.delivery.conversation import packed, resolution
 from fleet.delivery.manifest import Manifest
 from fleet.errors import ConnectError, FleetError, HostFailed, Interrupted, PreflightError
 from fleet.events import Emit, Event, Notice, Progress
@@ -32,8 +32,8 @@ class Coordinator:
     """Keeps the state of all members and decides which one sends to which. Its methods may be called from any thread.
 
     members: every host, in inventory order. every: seconds between their reports. limit: bytes a second that the source
-    sends. locked: called with the name of each host that holds its lock or will not take one. force, keep, hint: for
-    files that are the nodes' own; see transfer.Broadcast.
+    sends. locked: called with the name of each host that holds its lock; with all names at the end. force, keep,
+    hint: for files that are the nodes' own; see transfer.Broadcast.
 
     cuts: what the loss of a host cost the one after it, {"host": the lost one, "behind": the delayed one,
     "lost_seconds"}.
@@ -76,15 +76,14 @@ class Coordinator:
     def opened(self, member: Member, outbox: Outbox) -> None:
         with self.lock:
             member.outbox = outbox
-            member.quiet.word()
+            member.quiet.received()
             if self.over.is_set():
-                member.tell(op="end")
+                member.send_order(op="end")
 
     def left(self, name: str, error: FleetError | None) -> None:
         """Records that a host's connection has ended or failed. error: why; None if it ended without one."""
         with self.lock:
             member = self.members[name]
-            self.locked(name)
             if member.state not in ("done", "shared", "out"):
                 self.out(member, error or HostFailed("it ended early", host=name, kind="protocol"))
             elif not self.over.is_set():
@@ -96,7 +95,7 @@ class Coordinator:
         self.emit(Progress(member.host.name, "out", 0))
         if self.chain is not None:
             if not isinstance(error, Interrupted):
-                self.emit(Notice("warning", f"out of the chain: {error.message}", member.host.name, error.hint))
+                self.emit(Notice("warning", f"out of the chain: {error.message}", member.host.name))
             self._remove(member.host.name)
             self.maybe_over()
 
@@ -117,29 +116,15 @@ class Coordinator:
     def _pass_on(self, member: Member, digests: Mapping[int, str], changed: Iterable[int]) -> None:
         """Sends a member the digests that it lacks, and the files that it will not get because they changed."""
         if wanted := [[i, digest] for i, digest in digests.items() if member.lacks(i)]:
-            member.tell(op="digests", files=wanted)
+            member.send_order(op="digests", files=wanted)
         if failed := [[index, CHANGED] for index in changed]:
-            member.tell(op="fail", files=failed)
+            member.send_order(op="fail", files=failed)
 
     def broke(self, sender: str, message: chain.Link) -> None:
         with self.lock:
             if self.chain is not None and not self.over.is_set():
                 why = message["why"][:WHY_LENGTH]
                 self.judged(self.judge.broke(sender, message["epoch"], message["kind"], why))
-
-    def heard(self, name: str, message: chain.At) -> None:
-        """Takes a member's report of its progress."""
-        assert self.chain is not None
-        now, received = time.monotonic(), message["received"]
-        self.chain.sent(name, message["sent"], now)
-        if self.chain.heard(name, message["position"], received, now, message["placed"]):
-            self.emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
-            self._give()
-        if name in self._lost and received > self._lost[name][2]:
-            gone, since, _ = self._lost.pop(name)
-            seconds = round(now - since, 1)
-            self.cuts.append({"host": gone, "behind": name, "lost_seconds": seconds})
-            self.emit(Notice("info", f"goes on without host {gone}, {seconds:g} s lost", name))
 
     # -- the chain -----------------------------------------------------------------------------------------
     def maybe_go(self) -> None:
@@ -164,7 +149,7 @@ class Coordinator:
         """Sends a member the digests that it waits for, once all are known. A file that has changed gets none."""
         if member.unsure and not self.source.ask(member.unsure):
             digests = self.source.digests
-            self._put(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
+            self.answer(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
             member.unsure = []
 
     def consent(self, member: Member, files: list[OwnFile]) -> None:
@@ -175,10 +160,11 @@ class Coordinator:
             self.out(member, own_files.error(member.host.name, files, self._hint))
             self.maybe_go()
         else:
-            self._put(member, answer)
+            self.answer(member, answer)
 
-    def _put(self, member: Member, answer: bytes) -> None:
-        member.quiet.word()
+    def answer(self, member: Member, answer: bytes) -> None:
+        """Sends a member what it waits for. From here on its next report is waited for."""
+        member.quiet.received()
         if member.outbox is not None:
             member.outbox.put(answer)
 
@@ -186,8 +172,8 @@ class Coordinator:
         lacking = [m for m in ready if any(True for _ in m.lacking())]
         for member in ready:
             member.state = "receiving"
-            member.quiet.word()
-            member.tell(op="go")
+            member.quiet.received()
+            member.send_order(op="go")
             self._pass_on(member, self.source.digests, self.source.changed)
         self.chain = Chain([(m.host.name, m.need["bytes"]) for m in lacking], time.monotonic(), self._limit)
         self.judge = Judge(self.chain, self._every, self._limit is not None, self.source.name)
@@ -228,7 +214,7 @@ class Coordinator:
             else:
                 token = link_token(receiver.token, order.epoch)
                 addresses = receiver.addresses
-                self.members[order.sender].tell(op="next", epoch=order.epoch, token=token, addresses=addresses)
+                self.members[order.sender].send_order(op="next", epoch=order.epoch, token=token, addresses=addresses)
 
     def tick(self) -> None:
         with self.lock:
@@ -261,7 +247,7 @@ class Coordinator:
             for name in self.members:
                 self.locked(name)
             for member in self.members.values():
-                member.tell(op="end")
+                member.send_order(op="end")
             self.source.end()
         # a member may have died after it was done, and would not answer
         timer = threading.Timer(GOODBYE_SECONDS, self._hang_up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from fleet.delivery.chain.coordinator import Coordinator
 from fleet.delivery.chain.member import LISTS, Member
 from fleet.errors import HostFailed, ProtocolError, Reason
-from fleet.events import Progress
-from fleet.protocol.messages import chain, code
+from fleet.events import Notice, Progress
+from fleet.protocol.messages import chain
 from fleet.protocol.messages.chain import MemberMessage
 from fleet.transport.frames import decoded
 
@@ -21,15 +22,19 @@ class Head(Coordinator):
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
         """Takes a member's message. Raises ProtocolError for what no member sends."""
         with self.lock:
-            checked = decoded(MemberMessage, message, name)
-            getattr(self, "_" + checked["event"])(self.members[name], checked)
+            checked, member = decoded(MemberMessage, message, name), self.members[name]
+            if checked["event"] == "doubts" or checked["event"] == "own":
+                items = member.take(checked["event"], checked["items"], self.manifest)
+                if member.state == "starting" and not checked["more"]:
+                    (self._doubts if checked["event"] == "doubts" else self.consent)(member, items)
+            else:
+                getattr(self, "_" + checked["event"])(member, checked)
 
     def _hello(self, member: Member, message: chain.Hello) -> None:
         self.locked(member.host.name)
         if member.outbox is not None and not member.greeted:
             member.greeted = True
-            member.quiet.word()
-            member.outbox.put(self.manifest.message)
+            self.answer(member, self.manifest.message)
 
     def _shared(self, member: Member, message: chain.Shared) -> None:
         if member.state != "starting":
@@ -40,18 +45,11 @@ class Head(Coordinator):
         member.answer = replace(member.answer, shared_with=message["with"])
         self.maybe_go()
 
-    def _doubts(self, member: Member, message: chain.Doubts) -> None:
-        files = member.take("doubts", message["items"], self.manifest)
-        if member.state == "starting" and not message["more"]:
-            if max(files) >= len(self.manifest.files):
-                raise ProtocolError("it asks for files that are not in the source", member.host.name)
-            member.unsure = files
-            self.settle(member)
-
-    def _own(self, member: Member, message: code.Own) -> None:
-        files = member.take("own", message["items"], self.manifest)
-        if member.state == "starting" and not message["more"]:
-            self.consent(member, files)
+    def _doubts(self, member: Member, files: list[int]) -> None:
+        if max(files) >= len(self.manifest.files):
+            raise ProtocolError("it asks for files that are not in the source", member.host.name)
+        member.unsure = files
+        self.settle(member)
 
     def _lacks(self, member: Member, message: chain.Lacks) -> None:
         if not any(message.get(name) for name in LISTS):
@@ -72,20 +70,27 @@ class Head(Coordinator):
             host=member.host.name,
             kind=message.get("kind", "sync"),
         )
-        self.out(member, error)
         self.locked(member.host.name)
+        self.out(member, error)
         self.maybe_go()
 
     def _at(self, member: Member, message: chain.At) -> None:
         if self.chain is None or member.state not in ("receiving", "done"):
             return
-        received, placed = message["received"], message["placed"]
+        name, now, received, placed = member.host.name, time.monotonic(), message["received"], message["placed"]
         if received > member.received or len(self.manifest.files) >= placed > member.placed:
-            member.quiet.word()
+            member.quiet.received()
         member.received, member.placed = max(received, member.received), max(placed, member.placed)
-        state = "done" if member.state == "done" else "receiving"
-        self.emit(Progress(member.host.name, state, member.received, member.need["bytes"]))
-        self.heard(member.host.name, message)
+        self.emit(Progress(name, member.state, member.received, member.need["bytes"]))
+        self.chain.sent(name, message["sent"], now)
+        if self.chain.heard(name, message["position"], received, now, placed):
+            self.emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
+            self._give()
+        if name in self._lost and received > self._lost[name][2]:
+            gone, since, _ = self._lost.pop(name)
+            seconds = round(now - since, 1)
+            self.cuts.append({"host": gone, "behind": name, "lost_seconds": seconds})
+            self.emit(Notice("info", f"goes on without host {gone}, {seconds:g} s lost", name))
 
     def _link(self, member: Member, message: chain.Link) -> None:
         self.broke(member.host.name, message)

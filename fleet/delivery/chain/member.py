@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 from fleet.answers.sync import Received
 from fleet.codec import from_json
-from fleet.delivery.answers import take_more
+from fleet.delivery.conversation import take_more
 from fleet.delivery.manifest import Manifest
 from fleet.errors import FleetError, HostFailed, ProtocolError
 from fleet.model import Host
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.chain import Done, Need, Ranges
-from fleet.transport.base import Cancel, Session, Silence
+from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
@@ -73,12 +73,12 @@ class Member:
     received: int = 0
     placed: int = 0
     work: int = 0
-    quiet: Silence = field(default_factory=Silence)
+    quiet: Watchdog = field(default_factory=Watchdog)
     answer: Received = Received()
     error: FleetError | None = None
     cancel: Cancel = field(default_factory=Cancel)
 
-    def tell(self, **message: Any) -> None:
+    def send_order(self, **message: Any) -> None:
         if self.outbox is not None:
             self.outbox.put(message)
 

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.delivery.chain.judge import DEATH_SECONDS
 from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import HERE
-from fleet.delivery.chain.tunnel import ways
 from fleet.delivery.manifest import Manifest
-from fleet.delivery.tree import Tree, told
+from fleet.delivery.tree import Tree, received_tree
 from fleet.errors import FleetError, HostFailed, Interrupted, ProtocolError, Reason, UsageError
 from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
+from fleet.node.delivery.chain.send import way
 from fleet.node.delivery.chain.source import Source as Reader
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.messages.chain import Entry, FirstMessage, FirstSpec, Link
-from fleet.transport.base import Cancel, Session, Watchdog
-from fleet.transport.program import Program
+from fleet.transport.base import Cancel, Channel, Session, Watchdog
+from fleet.transport.frames import after_preamble
+from fleet.transport.program import Program, bootstrap, packed
+
+if TYPE_CHECKING:
+    from fleet.node.delivery.chain.send import Way
 
 EVERY_SECONDS = 0.2
 SILENCE_SECONDS = DEATH_SECONDS
-ASKED_AT_ONCE = 5000
+FILES_AT_ONCE = 5000
+POLL_SECONDS = 0.5
 
 
 class Here(Reader):
@@ -71,7 +80,7 @@ class There:
         self.grown: set[int] = set()
         self.sent = 0
         self._host, self._paths, self._count = session.host, paths, 0
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         spec: FirstSpec = {
             "paths": paths,
             "copy_unsafe_links": copy_unsafe_links,
@@ -86,7 +95,7 @@ class There:
         self._frames = self._program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=self._watchdog)
         self._ended = False
 
-    def _said(self) -> FirstMessage:
+    def _next_message(self) -> FirstMessage:
         for frame in self._frames:
             if frame.kind == MESSAGE:
                 message = frame.decode(FirstMessage)
@@ -103,7 +112,7 @@ class There:
         return Manifest.of(trees)
 
     def _tree(self, path: str) -> Tree:
-        tree = told(self._said, self._host.name, "pack them: tar")
+        tree = received_tree(self._next_message, self._host.name, "pack them: tar")
         if not is_tree(tree.entries, tree.mode):
             raise ProtocolError("its list of files makes no sense", self._host.name)
         return replace(tree, root=Path(path))
@@ -114,7 +123,7 @@ class There:
         def run() -> None:
             try:
                 while not self._ended:
-                    self._take(self._said())
+                    self._take(self._next_message())
             except FleetError as error:
                 if not self._ended and not isinstance(error, Interrupted):
                     why = f"{self.name}, which has the files, is gone: {error.message}"
@@ -138,9 +147,9 @@ class There:
 
     def ask(self, files: Iterable[int]) -> set[int]:
         missing = set(files) - self.digests.keys() - self.changed
-        for part in in_parts(sorted(missing - self._asked), ASKED_AT_ONCE):
+        for part in in_parts(sorted(missing - self._requested), FILES_AT_ONCE):
             self._outbox.put({"op": "ask", "files": part})
-        self._asked |= missing
+        self._requested |= missing
         return missing
 
     def serve(self, member: Member, epoch: int) -> None:
@@ -155,3 +164,39 @@ class There:
 
 
 Source = Here | There
+
+
+def ways(member: Member) -> list[Way]:
+    """Returns where this machine can dial a member, best first."""
+    direct = [way(address, port) for address, port in member.addresses]
+    if member.session is None:
+        return direct
+    tunnel: Way = ("over its SSH connection", partial(_through, member.session, member))
+    return [tunnel, *direct] if member.host.proxy_jump else [*direct, tunnel]
+
+
+def _through(session: Session, member: Member) -> socket.socket:
+    """A socket whose other end is the node's listener, by a program there."""
+    try:
+        channel = session.start(bootstrap(session.host))
+        channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
+    except FleetError as error:
+        raise OSError(error.message) from error
+    near, far = socket.socketpair()
+    threading.Thread(target=_push, args=(far, channel), daemon=True).start()
+    threading.Thread(target=_pull, args=(channel, far), daemon=True).start()
+    return near
+
+
+def _pull(channel: Channel, far: socket.socket) -> None:
+    with far, contextlib.suppress(FleetError, OSError), contextlib.closing(channel):
+        for data in after_preamble(partial(channel.recv, POLL_SECONDS)):
+            far.sendall(data)
+        far.shutdown(socket.SHUT_RDWR)
+
+
+def _push(far: socket.socket, channel: Channel) -> None:
+    with contextlib.suppress(FleetError, OSError):
+        while data := far.recv(1 << 17):
+            channel.send(data)
+        channel.send_eof()

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,8 @@ from fleet.delivery.chain.coordinator import TICK_SECONDS
 from fleet.delivery.chain.handlers import Head
 from fleet.delivery.chain.member import Member, converse
 from fleet.delivery.chain.source import Here, There
-from fleet.delivery.lock_order import LockOrder, claim
+from fleet.delivery.lock_order import LockOrder, claim, with_shared
 from fleet.delivery.manifest import Manifest, scan
-from fleet.delivery.shared import with_shared
 from fleet.delivery.tree import grown_notice, links_notice
 from fleet.each import failed, over
 from fleet.errors import FleetError, HostFailed
@@ -59,7 +59,7 @@ class Broadcast:
 
 
 def run(plan: Broadcast, runtime: Runtime) -> Report:
-    """Bring the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
+    """Copies the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
 
     Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be
     reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
@@ -75,7 +75,7 @@ def run(plan: Broadcast, runtime: Runtime) -> Report:
 
 
 def _joined(reports: list[Report]) -> Report:
-    """Several broadcasts to the same hosts as one."""
+    """Returns one report of several broadcasts to the same hosts."""
     results: list[Result] = []
     for of_host in zip(*(report.results for report in reports), strict=True):
         first = next((r for r in of_host if not r.ok), of_host[0])
@@ -143,50 +143,40 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
         source,
         every=every,
         limit=plan.limit,
-        locked=lock_order.leave,
+        locked=lock_order.release_turn,
         force=plan.force,
         keep=plan.keep,
         hint=plan.hint,
     )
 
-    def converse_with(host: Host, member: Member) -> None:
-        session = member.session = runtime.transport.connect(host, runtime.cancel)
-        member.reached = session.address
-        undo = runtime.cancel.on_set(member.cancel.set)
-        try:
-            lock_order.begin(host.name)
-            spec: MemberSpec = {
-                **claimed,
-                "patience": PATIENCE_SECONDS,
-                "every": every,
-                "tls": tls,
-                "force": plan.force,
-                "host": host.name,
-                "token": member.token,
-                "listen": host.data_address or host.address,
-                "targets": list(zip(member.dests, kinds, strict=True)),
-            }
-            if not coordinator.over.is_set():
-                converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
-        finally:
-            undo()
-            session.close()
-
     def one(host: Host) -> Result:
-        """One host, from connecting to its result."""
+        """Returns the result of one host, from connecting to its end."""
         member = coordinator.members[host.name]
         runtime.emit(Started(host.name, "connecting"))
         error: FleetError | None = None
+        spec: MemberSpec = {
+            **claimed,
+            "patience": PATIENCE_SECONDS,
+            "every": every,
+            "tls": tls,
+            "force": plan.force,
+            "host": host.name,
+            "token": member.token,
+            "listen": host.data_address or host.address,
+            "targets": list(zip(member.dests, kinds, strict=True)),
+        }
         try:
-            converse_with(host, member)
-        except FleetError as raised:
-            error = raised
-        except Exception as raised:
+            session = member.session = runtime.transport.connect(host, runtime.cancel)
+            member.reached = session.address
+            with closing(session), runtime.cancel.calling(member.cancel.set):
+                lock_order.begin(host.name)
+                if not coordinator.over.is_set():
+                    converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
+        except BaseException as raised:  # also SystemExit: the others would wait for this host
             error = failed(host, raised).error
-            raise
-        finally:
-            coordinator.left(host.name, error)
-        if error is None or member.state == "done" or not runtime.cancel.is_set():
+        coordinator.left(host.name, error)
+        is_fault = error is not None and error.kind == "internal"
+        if not is_fault and (error is None or member.state == "done" or not runtime.cancel.is_set()):
             error = member.error
         answer = replace(member.answer, to=member.dests)
         return Result(host.name, error is None, None if error else 0, error=error, answer=answer)
@@ -203,7 +193,8 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
         source.follow(coordinator.abort)
     threading.Thread(target=tick, name="ticker", daemon=True).start()
     try:
-        final = with_shared(over(plan.hosts, replace(runtime, fanout=len(members)), one, ""))
+        ordered = replace(runtime, fanout=len(members), emit=lock_order.watch(runtime.emit))
+        final = with_shared(over(plan.hosts, ordered, one, ""))
     finally:
         coordinator.end()
     answer = Broadcasted(

@@ -14,8 +14,9 @@ import stat
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing, on_failure
 from fleet.node.base.wire import decode, moved
 
 OPEN_AT_ONCE = 16  # a thread's
@@ -135,13 +136,10 @@ def follow(path: bytes, links: int, further: bool) -> bytes:
 
 def chmod(path: bytes, mode: int) -> None:
     """Changes the mode of a file or folder, never of what a link leads to."""
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         os.chmod(b"/proc/self/fd/%d" % fd, mode)
-    finally:
-        os.close(fd)
 
 
 class Beneath(threading.local):
@@ -190,11 +188,8 @@ class Beneath(threading.local):
 
     def hold(self, inside: bytes, path: bytes) -> int:
         fd = os.open(path, HOLD)
-        try:
+        with on_failure(partial(os.close, fd)):
             check_folder(inside_of(fd, b"."), os.fstat(fd), self.trusted)
-        except Refused:
-            os.close(fd)
-            raise
         self.held[inside] = fd
         if len(self.held) > OPEN_AT_ONCE:
             os.close(self.held.popitem(last=False)[1])

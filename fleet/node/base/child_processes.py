@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.locks import wait_for
+from fleet.node.base.locks import try_lock, wait_for
 from fleet.node.base.processes import end_all, with_env
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
@@ -34,14 +34,11 @@ def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
 
 def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | None" = None) -> bool:
     """Is true where this lock was taken in that time; waiting() is called once if it is not free at once."""
-    once = [] if waiting is None else [waiting]
-
-    def meanwhile() -> bool:
-        while once:
-            once.pop()()
-        return stopped.wait(0.2)
-
-    got = wait_for(fd, kind, seconds, meanwhile)
+    if try_lock(fd, kind):
+        return True
+    if waiting is not None:
+        waiting()
+    got = wait_for(fd, kind, seconds, lambda: stopped.wait(0.2))
     if not got and stopped.is_set():
         raise Refused("interrupted", None)
     return got
@@ -81,13 +78,9 @@ def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -
     return True
 
 
-def marked(spec: "Any") -> "dict[int, int]":
-    """{pid: start_time} of what runs under the mark."""
-    return with_env("FLEET_EXEC_ID", spec["mark"])
-
-
 def end_marked(spec: "Any", grace: float) -> None:
-    end_all(lambda: marked(spec), grace)
+    """Ends all that runs under the mark."""
+    end_all(lambda: with_env("FLEET_EXEC_ID", spec["mark"]), grace)
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:

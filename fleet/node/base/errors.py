@@ -1,7 +1,10 @@
-"""Why a program of the node half gives up, as text for people."""
+"""Why a program of the node half gives up, as text for people; and what is undone then, or afterwards."""
 
-from fleet.node.base.types import Any, Callable, Mapping, values
-from fleet.node.base.wire import send_exit, send_json, start
+import os
+from contextlib import contextmanager
+
+from fleet.node.base.types import Any, Callable, Iterator, Mapping, values
+from fleet.node.base.wire import decode, send_exit, send_json, start
 
 
 class Refused(Exception):
@@ -12,8 +15,36 @@ class Refused(Exception):
         self.message, self.hint, self.busy = message, hint, busy
 
 
+@contextmanager
+def closing(fd: int) -> "Iterator[int]":
+    """Yields a descriptor, and closes it afterwards."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def on_failure(undo: "Callable[[], object]") -> "Iterator[None]":
+    """Calls `undo` if the block raises, whatever that is."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+
+
+@contextmanager
+def on_os_error(of: "Callable[..., Exception]", what: str, *hint: str, **about: "Any") -> "Iterator[None]":
+    """Raises an error for an OSError: `what`, and the reason. of: its class. hint, about: its other arguments."""
+    try:
+        yield
+    except OSError as error:
+        raise of("%s: %s" % (what, error.strerror), *hint, **about) from None
+
+
 def failed(
-    error: BaseException, shown: "Callable[[bytes], str]" = str, where: "str | None" = None, again: str = ""
+    error: BaseException, shown: "Callable[[bytes], str]" = decode, where: "str | None" = None, again: str = ""
 ) -> "values.Failed":
     """The message about what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
     without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
@@ -33,12 +64,18 @@ def failed(
     return {"event": "failed", "message": message, "hint": "free some space there" + again if full else None}
 
 
-def answer(work: "Callable[[Any], Mapping[str, Any]]") -> None:
-    """A program that reports one thing: what `work` makes of its spec, or why that is not to be had."""
+def answer(
+    work: "Callable[[Any], Mapping[str, Any] | None]",
+    expected: "tuple[type[Exception], ...]" = (Refused, OSError, ValueError),
+) -> None:
+    """Runs a program that reports one thing last: what `work` makes of its spec, if anything, or why it gave up.
+    expected: errors by which it gives up; others are faults of fleet."""
     spec = start()
+    result: Mapping[str, Any] | None
     try:
         result = work(spec)
-    except (Refused, OSError, ValueError) as error:
+    except expected as error:
         result = failed(error)
-    send_json(result)
+    if result is not None:
+        send_json(result)
     send_exit(0)

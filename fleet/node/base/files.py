@@ -5,8 +5,9 @@ import hashlib
 import os
 import re
 import stat
+from contextlib import suppress
 
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing
 from fleet.node.base.types import BinaryIO
 from fleet.node.base.wire import moved
 
@@ -18,15 +19,41 @@ def lstat(path: bytes) -> "os.stat_result | None":
         return None
 
 
+def regular(fd: int, path: "str | None" = None) -> int:
+    """Returns a descriptor that was just opened, if it is one of a regular file. Else closes it, and raises OSError."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
 def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
     """Opens a file to read. Raises OSError if it is no regular file; a FIFO without a writer does not block this.
 
     flags: more flags for os.open()."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return os.fdopen(fd, "rb")
-    os.close(fd)
-    raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)), "rb")
+
+
+def private(path: str, flags: int) -> int:
+    """Opens a file that is the user's own business, for open(). Raises OSError for a link, or what is no regular
+    file."""
+    return regular(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), path)
+
+
+def remove_file(path: "bytes | str") -> None:
+    """Removes a file or a link, if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def append_whole(path: str, data: bytes) -> bool:
+    """Appends to a private file all of the data, or, False, nothing: no half lines where the disk is full. OSError."""
+    with open(path, "ab", buffering=0, opener=private) as file:
+        size = file.seek(0, os.SEEK_END)
+        if file.write(data) == len(data):
+            return True
+        file.truncate(size)
+        return False
 
 
 def replace_file(path: bytes, data: bytes, mode: int = 0o666, durable: bool = True) -> None:
@@ -34,10 +61,7 @@ def replace_file(path: bytes, data: bytes, mode: int = 0o666, durable: bool = Tr
     /tmp, is never written through: it is removed, or OSError is raised.
 
     durable: waits until the data is on the disk, which may take long if much else has just been written."""
-    try:
-        os.unlink(path + b".new")  # of a process that was killed
-    except FileNotFoundError:
-        pass
+    remove_file(path + b".new")  # of a process that was killed
     with open(path + b".new", "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as f:
         f.write(data)
         f.flush()
@@ -66,8 +90,7 @@ def waiting_link(meta: bytes, target: bytes) -> bytes:
     """Makes a symbolic link to `target` in the state folder `meta`, and returns its path. The caller renames it to its
     place. A link that a killed process left at that path is replaced."""
     path = os.path.join(meta, b"link.new")
-    if os.path.lexists(path):
-        os.unlink(path)
+    remove_file(path)
     os.symlink(target, path)
     return path
 
@@ -91,19 +114,31 @@ def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str
             left -= len(block)
 
 
+def tail_of(file: "BinaryIO", most: int, since: int = 0, until: "int | None" = None) -> str:
+    """Returns the end of an open log as text: `most` bytes, none of them before `since`, none from `until` on."""
+    size = file.seek(0, os.SEEK_END)
+    end = size if until is None else min(size, until)
+    begin = file.seek(max(0, min(since, end), end - most))
+    return file.read(end - begin).decode("utf-8", "replace")
+
+
 def version_of(info: "os.stat_result") -> str:
     """Returns size, mtime, ctime and inode as text. If it differs from an earlier one of the same path, the file was
     changed or replaced."""
     return "%d %d %d %d" % (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
+def nearest_folder(path: str) -> str:
+    """Returns an absolute path, or the nearest folder above it that exists."""
+    while path != os.path.dirname(path) and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
 def to_disk(path: bytes) -> None:
     """Waits until the data of a file, or the entries of a folder, are on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def remove_tree(folder: "bytes | str") -> None:
@@ -115,3 +150,11 @@ def remove_tree(folder: "bytes | str") -> None:
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def no_room_for(path: str) -> "str | None":
+    """Returns what prevents the making of folders in a path: the first of it and its parents that is no folder, or that
+    this user cannot write."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path

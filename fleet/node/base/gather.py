@@ -14,26 +14,22 @@ def gather(
 ) -> "dict[str, Any]":
     """Run all steps at once; facts of those that answered within `seconds`, the names of the others. more: of some
     steps, seconds that they have when those before them are through."""
-    answers: dict[str, tuple[dict[str, Any], str | None]] = {}
+    answers: dict[str, dict[str, Any]] = {}
 
     def work(name: str, function: "Callable[[], dict[str, Any]]") -> None:
         try:
-            answers[name] = function(), None
+            answers[name] = function()
         except Exception as error:  # one odd /proc or /sys must not cost the other facts
-            answers[name] = {}, "%s: %s" % (type(error).__name__, error)
+            answers[name] = {"failed": {name: "%s: %s" % (type(error).__name__, error)}}
 
     deadline = time.monotonic() + seconds
     for name, thread in [(name, start_thread(work, name, function)) for name, function in todo]:
         left = max(0.0, deadline - time.monotonic())
         thread.join(min(left, (more or {}).get(name, left)))
     answered = dict(answers)
-    late = [name for name, _ in todo if name not in answered]
-    facts: dict[str, Any] = {"timed_out": late, "failed": {}}
+    facts: dict[str, Any] = {"timed_out": [name for name, _ in todo if name not in answered], "failed": {}}
     for name, _ in todo:
-        found, error = answered.get(name, ({}, None))
-        if error:
-            facts["failed"][name] = error
-        for key, value in found.items():
+        for key, value in answered.get(name, {}).items():
             if isinstance(facts.get(key), dict):
                 facts[key].update(value)
             else:

@@ -51,5 +51,14 @@ def loads(text: str) -> "Any":
     return json.loads(text)
 
 
+def loads_object(data: bytes) -> "dict[str, Any]":
+    """Returns the JSON object that these bytes are; {} where they are none."""
+    try:
+        found = loads(data.decode("utf-8")) if data else {}  # most that are empty are no damage: not worth json's error
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def dumps(value: object) -> str:
     return "".join(_encode(value, 0))

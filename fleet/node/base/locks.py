@@ -1,9 +1,9 @@
 """Locks on files: of one that holds the lock alone, of several that share it, and who that is.
 
 Where a file system has none (Lustre without -o flock, some FUSE ones), a file next to the locked one takes the place of
-the lock: NAME.held of a process that holds it alone, NAME.held-MACHINE-PID of each that shares it, with the process
-that made it. What a dead process of this machine has left is taken away; that of one of which nothing is known here
-stays.
+the lock. NAME.held is of a process that holds it alone, NAME.held-MACHINE-PID of each that shares it; the file names
+the process that made it. What a dead process of this machine has left is taken away; that of one of which nothing is
+known here stays.
 """
 
 import errno
@@ -11,9 +11,10 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from fleet.node.base import json
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing, on_failure
 from fleet.node.base.processes import lives, myself
 from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
@@ -109,13 +110,9 @@ def make(path: bytes, who: "dict[str, Any]", how: int = os.O_EXCL) -> bool:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
     except FileExistsError:
         return False
-    try:
+    # where the disk is full, what is empty would be taken for one that is being written
+    with closing(fd), on_failure(partial(os.unlink, path)):
         os.write(fd, json.dumps(who).encode())
-    except OSError:  # a full disk: what is empty would be taken for one that is being written
-        os.unlink(path)
-        raise
-    finally:
-        os.close(fd)
     return True
 
 
@@ -123,10 +120,9 @@ def maker(path: bytes) -> "dict[str, Any]":
     """Returns who made such a file; {} of one that is being written, or damaged."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
-            who = json.loads(file.read(4096).decode())
-    except (OSError, ValueError, RecursionError):
+            return json.loads_object(file.read(4096))
+    except OSError:
         return {}
-    return who if isinstance(who, dict) else {}
 
 
 def may_live(path: bytes) -> bool:
@@ -204,7 +200,6 @@ def held_by(fd: int) -> str:
 def holder_of(fd: int) -> "dict[str, str]":
     """Returns who took the lock last, exclusively: {"sync", "host", "head"}, or {}."""
     try:
-        holder = json.loads(os.pread(fd, 4096, 0).decode())
-    except (OSError, ValueError, RecursionError):
+        return json.loads_object(os.pread(fd, 4096, 0))
+    except OSError:
         return {}
-    return holder if isinstance(holder, dict) else {}

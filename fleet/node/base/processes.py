@@ -3,10 +3,25 @@
 import _signal
 import os
 import time
+from contextlib import suppress
 
-from fleet.node.base.types import Any, Callable, Iterable
+from fleet.node.base.types import Any, Callable, Iterable, Iterator
 
 POLL_SECONDS = 0.05
+
+
+def forked(work: "Callable[[], object]") -> int:
+    """Starts a process that does this work and nothing after it; returns its pid. It ends with 1 where work() raises,
+    else with 0."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
 
 
 def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
@@ -16,6 +31,14 @@ def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
             return f.read(limit)
     except OSError:
         return b""
+
+
+def names_in(folder: str) -> "list[str]":
+    """Returns what a folder holds, [] when it is gone or forbidden."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def pids() -> "list[int]":
@@ -31,6 +54,31 @@ def stat_of(pid: int, thread: str = "") -> "list[bytes]":
 def state_of(pid: int, thread: str = "") -> str:
     """One letter, as ps has it; "" when it is gone."""
     return b"".join(stat_of(pid, thread)[:1]).decode("ascii")
+
+
+def status_of(pid: int, field: bytes, thread: str = "") -> "list[bytes]":
+    """Returns the values of a field of /proc/PID/status; [] when it is gone. thread: as of stat_of()."""
+    for line in read_file("/proc/%d%s/status" % (pid, thread)).split(b"\n"):
+        if line.startswith(field + b":"):
+            return line.split()[1:]
+    return []
+
+
+def is_ours(pid: int) -> bool:
+    """Returns whether a process runs as this program does: fleet acts on no data of another user's process."""
+    return set(status_of(pid, b"Uid")[:2]) == {b"%d" % os.geteuid()}
+
+
+def open_files(pid: int) -> "Iterator[tuple[str, str]]":
+    """Yields (its path in /proc, where it leads) of each descriptor of a process; nothing when it is gone, or not ours
+    to see."""
+    folder = "/proc/%d/fd/" % pid
+    for name in names_in(folder):
+        try:
+            link = os.readlink(folder + name)
+        except OSError:  # closed under our eyes
+            continue
+        yield folder + name, link
 
 
 def start_time(pid: int) -> "int | None":
@@ -116,10 +164,8 @@ def with_env(name: str, value: str) -> "dict[int, int]":
 def send_signal(pid: int, born: int, signum: int) -> None:
     """To this process, and none that has its number by now."""
     if start_time(pid) in (born, None):
-        try:
+        with suppress(OSError):
             os.kill(pid, signum)
-        except OSError:
-            pass
 
 
 def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10.0) -> "dict[int, int]":

@@ -6,8 +6,7 @@ import os
 import threading
 from contextlib import suppress
 
-from fleet.node.base.files import replace_file
-from fleet.node.base.private import append_whole, link_beside, private
+from fleet.node.base.files import append_whole, private, replace_file
 from fleet.node.base.types import Any, Mapping
 from fleet.protocol.state import LATEST
 
@@ -33,11 +32,9 @@ class Record:
         """Adds a line to events.jsonl. What a full disk does not take waits for the next one."""
         with self._lock:
             self._waiting += json.dumps(event, default=str).encode() + b"\n"
-            try:
+            with suppress(OSError):
                 if append_whole(os.path.join(str(self.path), "events.jsonl"), self._waiting):
                     self._waiting = b""
-            except OSError:
-                pass
 
     def add(self, name: str, text: str) -> str:
         """Appends to a file for people; returns its path. What a full disk does not take is gone."""
@@ -53,4 +50,9 @@ class Record:
 
     def be_latest(self) -> None:
         """Has `latest` next to it lead here; what is there and is no link, or a disk that has none, stays as it is."""
-        link_beside(str(self.path), LATEST)
+        around, own = os.path.split(str(self.path))
+        link, new = os.path.join(around, LATEST), os.path.join(around, ".%s-%s" % (LATEST, own))
+        with suppress(OSError):
+            if os.path.islink(link) or not os.path.lexists(link):
+                os.symlink(own, new)
+                os.rename(new, link)

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, boot_id, read_file, start_time, stuck
+from fleet.node.base.processes import below, boot_id, names_in, read_file, start_time, stuck
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -19,8 +19,10 @@ from fleet.protocol.state import (
     FINAL,
     LEASE,
     NEXT,
+    NODE_LOG,
     PID,
     PROTOCOL,
+    RANK_WRAPPER,
     RUNS,
     SPEC,
     STATUS,
@@ -30,11 +32,10 @@ from fleet.protocol.state import (
     is_run_id,
 )
 
-RANK_WRAPPER, ENDED_WRAPPER = b"fleet-rank\n", b"fleet-ended\n"  # rank.py calls itself so, and once its rank has ended
 # why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (no message from the
 # head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
 # "removed" (this folder), "reboot" (of this machine)
-TOLD = 20  # of the processes that would not die
+MOST_STUCK = 20  # of the processes that would not die
 NODE = os.uname()[1].replace("/", "_")
 
 
@@ -44,19 +45,16 @@ def runs_root() -> str:
 
 def own_runs() -> "list[str]":
     """Returns the names of folders of runs that may be this node's: a home folder may be that of many nodes."""
-    try:
-        names = sorted(os.listdir(runs_root()))
-    except OSError:
-        return []
+    names = sorted(names_in(runs_root()))
     return [name for name in names if name[0] != "." and name.partition("@")[2] in ("", NODE)]
 
 
-def no_room_for(path: str) -> "str | None":
-    """Returns what prevents the making of folders in a path: the first of it and its parents that is no folder, or that
-    this user cannot write."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)
-    return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path
+def rank_records(folder: str) -> "list[dict[str, Any]]":
+    """Returns rank<R>.json of all ranks that have ended here."""
+    names = [
+        name for name in names_in(folder) if name.startswith("rank") and name.endswith(".json") and name[4:-5].isdigit()
+    ]
+    return [record for record in (read_json(os.path.join(folder, name)) for name in names) if "status" in record]
 
 
 def run_names(run: str) -> "list[str]":
@@ -89,20 +87,13 @@ def attempt_of(spec: "dict[str, Any]") -> int:
     return int((spec.get("about") or {}).get("attempt") or 0)
 
 
-def attempt_folder(folder: str, attempt: "int | None") -> "str | None":
-    """Returns the folder of one attempt in a run's folder, or None; the last attempt's is the run's own."""
-    if attempt is None or attempt == attempt_of(read_json(os.path.join(folder, SPEC))):
-        return folder
-    earlier = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))
-    return earlier if os.path.isdir(earlier) else None
-
-
 def known_folder(run: str, attempt: "int | None" = None) -> str:
     """Returns the folder of an attempt of a run that was started on this very node; None: of the last one. Raises
     Refused where there is none."""
     folder = run_folder(run) if is_run_id(run) else None
-    folder = folder and attempt_folder(folder, attempt)
-    if folder is None:
+    if folder and attempt is not None and attempt != attempt_of(read_json(os.path.join(folder, SPEC))):
+        folder = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))  # of an earlier one
+    if folder is None or not os.path.isdir(folder):
         raise Refused("run %s is not known on this node" % run, "its folder there, ~/.fleet/runs, was removed")
     return folder
 
@@ -124,12 +115,7 @@ def is_forbidden(run: str, attempt: int) -> bool:
 
 def read_json(path: str) -> "dict[str, Any]":
     """An object, {} for a file that is missing, unreadable or holds something else."""
-    try:
-        text = read_file(path).decode("utf-8")
-        value = json.loads(text) if text else {}  # most that are empty are no damage: not worth json's error
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return json.loads_object(read_file(path))
 
 
 def reserve(path: str, size: int = 4096) -> None:
@@ -149,6 +135,14 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
     os.rename(path + suffix, path)
 
 
+def note(folder: str, text: str) -> None:
+    """Adds a line of fleet's own to the node's log, where the disk takes all of it."""
+    from fleet.node.base.files import append_whole  # what it imports takes long
+
+    with suppress(OSError):
+        append_whole(os.path.join(folder, NODE_LOG), ("fleet: %s\n" % text).encode("utf-8", "replace"))
+
+
 def stamp_of(path: str) -> "tuple[int, int] | None":
     """Changes whenever the file is renewed or replaced; None while there is none."""
     try:
@@ -156,6 +150,12 @@ def stamp_of(path: str) -> "tuple[int, int] | None":
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino
+
+
+def written_at(path: str) -> "float | None":
+    """Returns when a file was renewed last; None while there is none."""
+    stamp = stamp_of(path)
+    return stamp[0] / 1e9 if stamp else None
 
 
 def disk_is_full(folder: str) -> bool:
@@ -190,7 +190,7 @@ def final_status(
         "began": began or now,
         "end": end,
     }
-    return dict(status, stuck=list(map(stuck, left[:TOLD]))) if left else status
+    return dict(status, stuck=list(map(stuck, left[:MOST_STUCK]))) if left else status
 
 
 def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = (".tmp",)) -> bool:
@@ -230,11 +230,6 @@ def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
     return lease
 
 
-def detach_run(folder: str) -> None:
-    """From now on it needs no head."""
-    write_json(os.path.join(folder, LEASE), dict(read_json(os.path.join(folder, LEASE)), lease=None))
-
-
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
     """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
@@ -259,11 +254,7 @@ def fate(folder: str) -> "tuple[str, str, float | None]":
         return "removed", "the run's folder there was removed", None
     if since_boot(folder):
         return "supervisor", "the supervisor was killed", None
-    try:
-        alive_at: float | None = os.stat(os.path.join(folder, LEASE)).st_mtime
-    except OSError:
-        alive_at = None
-    return "reboot", "the node was restarted", alive_at
+    return "reboot", "the node was restarted", written_at(os.path.join(folder, LEASE))
 
 
 def owners(folder: str) -> "list[dict[str, Any]]":

@@ -6,7 +6,7 @@ import stat
 from contextlib import suppress
 
 from fleet.node.base.beneath import HOLD, Beneath, is_ours, shown
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, on_os_error
 from fleet.node.base.processes import read_file
 from fleet.protocol.state import HOME
 
@@ -38,11 +38,8 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
         or not os.access(around.path, os.W_OK | os.X_OK)
     ):
         anchor, meta = target, target.at(suffix)
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(meta, 0o700)
-    except OSError as error:
-        raise Refused("cannot make %s: %s" % (shown(meta), error.strerror), "choose another folder") from None
+    with on_os_error(Refused, "cannot make %s" % shown(meta), "choose another folder"), suppress(FileExistsError):
+        os.mkdir(meta, 0o700)
     found = os.lstat(meta)
     if not stat.S_ISDIR(found.st_mode) or not is_ours(anchor.path, found.st_uid):
         raise Refused(

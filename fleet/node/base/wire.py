@@ -10,7 +10,7 @@ from _struct import pack
 from _thread import allocate_lock, start_new_thread
 
 from fleet.node.base import json
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, Mapping
+from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 from fleet.protocol.frames import EXIT, HEADER, HEARTBEAT, HEARTBEAT_SECONDS, MESSAGE, PREAMBLE
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
+    K = TypeVar("K")
 
 _lock = allocate_lock()
 _out = 1
@@ -121,11 +122,24 @@ def listen(heed: "Callable[[dict[str, Any]], object] | None", gone: "Callable[[]
                 heed(message)
         gone()
 
-    start_thread(work)
+    start_new_thread(work, ())
 
 
 def send_json(message: "Mapping[str, Any]") -> None:
     frame(MESSAGE, json.dumps(message).encode("utf-8", "surrogateescape"))
+
+
+def at_port(address: str, port: "int | str") -> str:
+    """Returns ADDRESS:PORT, with an IPv6 address in brackets."""
+    return ("[%s]:%s" if ":" in address else "%s:%s") % (address, port)
+
+
+def grouped(pairs: "Iterable[tuple[K, T]]") -> "dict[K, list[T]]":
+    """Returns key -> its values, both in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def in_parts(items: "list[T]", size: int = 500) -> "list[list[T]]":

@@ -19,15 +19,15 @@ import shlex
 import stat
 
 from fleet.node.base import json
-from fleet.node.base.errors import Refused
-from fleet.node.base.private import private
-from fleet.node.base.types import Any, Callable, Mapping
+from fleet.node.base.errors import Refused, on_os_error
+from fleet.node.base.files import private
+from fleet.node.base.types import Any, Mapping
 from fleet.node.base.wire import encode
 from fleet.protocol.state import PROTOCOL
 
 LINE_BYTES, HANDSHAKE_BYTES = 1 << 16, 1 << 10  # of a line; before the other end has proved anything
 DEEPEST = 32  # levels of a message
-NONCE_BYTES, MAC_LETTERS = 32, 64
+NONCE_BYTES, MAC_LENGTH = 32, 64
 SECRET, SECRET_BYTES = "FLEET_SECRET", 4096
 ALIKE = "give all containers of the run the same secret: %s, or --secret-file FILE" % SECRET
 # why the two ends do not fit: at the client, at the server, the next step
@@ -67,10 +67,10 @@ class Channel:
     """One end of a connection. serves: it is the end that listens. ready: the handshake is done. outgoing: bytes that
     the handshake has to send."""
 
-    def __init__(self, secret: "bytes | None", serves: bool, nonce: "Callable[[int], bytes]" = os.urandom) -> None:
+    def __init__(self, secret: "bytes | None", serves: bool) -> None:
         self.secret, self.serves = secret, serves
         self.ready, self.outgoing = False, b""
-        self._nonce, self._nonces = nonce(NONCE_BYTES).hex(), ""
+        self._nonce, self._nonces = os.urandom(NONCE_BYTES).hex(), ""
         self._buffer, self._searched, self._over = bytearray(), 0, False
         self._keys: dict[bool, bytes] = {}  # by which end sends
         self._counts = {True: 0, False: 0}
@@ -188,7 +188,7 @@ class Channel:
     def _authentic(self, line: bytes) -> bytes:
         if not self._keys:
             return line
-        mac, body = line[:MAC_LETTERS], line[MAC_LETTERS + 1 :]
+        mac, body = line[:MAC_LENGTH], line[MAC_LENGTH + 1 :]
         if not hmac.compare_digest(mac, self._mac(not self.serves, body)):
             raise ValueError("a message is not authentic")
         return body
@@ -248,20 +248,18 @@ def secret_of(environ: "Mapping[str, str]", path: "str | None") -> "bytes | None
     if path is None:
         return None
     at = shlex.quote(path)
-    try:
-        with open(path, "rb", opener=private) as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.geteuid():
-                raise Refused("%s, of the secret, is another user's" % path, "chown %d %s" % (os.geteuid(), at))
-            if stat.S_IMODE(about.st_mode) not in (0o600, 0o400):
-                mode = stat.S_IMODE(about.st_mode)
-                raise Refused("%s, of the secret, has mode %04o, not 0600" % (path, mode), "chmod 600 %s" % at)
-            data = file.read(SECRET_BYTES + 1)
-    except OSError as error:
-        raise Refused(
-            "%s, of the secret, cannot be read: %s" % (path, error.strerror),
-            "--secret-file names a regular file, no link, that this user may read",
-        ) from None
+    with on_os_error(
+        Refused,
+        "%s, of the secret, cannot be read" % path,
+        "--secret-file names a regular file, no link, that this user may read",
+    ), open(path, "rb", opener=private) as file:
+        about = os.fstat(file.fileno())
+        if about.st_uid != os.geteuid():
+            raise Refused("%s, of the secret, is another user's" % path, "chown %d %s" % (os.geteuid(), at))
+        if stat.S_IMODE(about.st_mode) not in (0o600, 0o400):
+            mode = stat.S_IMODE(about.st_mode)
+            raise Refused("%s, of the secret, has mode %04o, not 0600" % (path, mode), "chmod 600 %s" % at)
+        data = file.read(SECRET_BYTES + 1)
     make = "(umask 077; head -c 32 /dev/urandom | base64 >%s)" % at
     if len(data) > SECRET_BYTES:
         raise Refused("%s, of the secret, has more than %d bytes" % (path, SECRET_BYTES), make)

@@ -21,16 +21,14 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
 from fleet.node.container.leading import Leading
-from fleet.node.container.logs import report
-from fleet.node.container.news import news_of, time
-from fleet.node.container.record import Kept
+from fleet.node.container.news import NONSENSE, checked_report, time
+from fleet.node.container.record import Kept, report
 from fleet.node.container.roll import Member, Roll
 from fleet.node.container.server import Connection, Server
 
 TICK = 0.2
 BEAT_SECONDS = 2.0
 RESUME_SECONDS = 5.0  # in which a container whose connection broke may come back
-NONSENSE = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class Coordinator:
@@ -70,7 +68,7 @@ class Coordinator:
         elif member is not None:
             try:
                 if "beat" not in what:
-                    self.leading.heard(member, news_of(what), self.clock.time())
+                    self.leading.heard(member, checked_report(what), self.clock.time())
                 elif what.get("silent") is not None:
                     member.spoke = self.clock.monotonic() - time(what["silent"])
             except NONSENSE:  # not of fleet: nothing of it is believed any more

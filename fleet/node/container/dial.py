@@ -6,9 +6,10 @@ import threading
 from contextlib import suppress
 
 from fleet.node.base.clock import Clock
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, on_failure
 from fleet.node.base.types import Any, Callable
-from fleet.node.container.channel import Channel, Mismatch, numeric
+from fleet.node.base.wire import at_port
+from fleet.node.container.channel import Channel, Mismatch
 
 DIAL_SECONDS, HANDSHAKE_SECONDS, SEND_SECONDS = 3.0, 5.0, 10.0
 RETRY_SECONDS = 0.5
@@ -19,12 +20,10 @@ NO_FLEET = "another program has MASTER_PORT there: give it another value in all 
 
 
 class Line:
-    """A connection to where all meet. address: this end's own on it. heard: the time of the last message, by the clock.
-    Any thread may send, one receives."""
+    """A connection to where all meet. Any thread may send, one receives."""
 
     def __init__(self, sock: socket.socket, secret: "bytes | None", clock: Clock) -> None:
         self.sock, self.clock, self.channel = sock, clock, Channel(secret, False)
-        self.address, self.heard = numeric(sock.getsockname()[0]), clock.monotonic()
         self._lock = threading.Lock()
         self._messages: list[dict[str, Any]] = []
         sock.settimeout(SEND_SECONDS)
@@ -69,8 +68,6 @@ class Line:
         outgoing = self.channel.take_outgoing()
         if outgoing:
             self._write(outgoing)
-        if self._messages:
-            self.heard = self.clock.monotonic()
         return True
 
     def _write(self, data: bytes) -> None:
@@ -94,7 +91,7 @@ def dial(
     where there is none within `wait` seconds; at once where the secrets differ, or what listens there is no fleet."""
     began = clock.monotonic()
     reported = began - REPORT_SECONDS
-    where = ("[%s]:%d" if ":" in address else "%s:%d") % (address, port)
+    where = at_port(address, port)
     while True:
         found = connected(address, port, secret, clock, where)
         if isinstance(found, Line):
@@ -130,12 +127,9 @@ def connected(address: str, port: int, secret: "bytes | None", clock: Clock, whe
 def reached(address: str, port: int, secret: "bytes | None", clock: Clock) -> Line:
     """Returns the connection, once the handshake is done. OSError; ValueError as of Channel.feed()."""
     sock = socket.create_connection((address, port), DIAL_SECONDS)
-    try:
+    with on_failure(sock.close):
         if sock.getsockname() == sock.getpeername():  # the kernel chose the very port for this end
             raise OSError("nothing listens there")
         line = Line(sock, secret, clock)
         line.shake_hands()
         return line
-    except BaseException:
-        sock.close()
-        raise

@@ -4,14 +4,19 @@ the same by hand."""
 import os
 from shlex import quote
 
+from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Mapping, Sequence
+from fleet.node.base.wire import at_port
+from fleet.node.container.options import GIVEN_AS, OF_PLACE, Parser
 from fleet.node.container.place import DEFAULT_PORT, Place, place_of, ranks_here
+from fleet.node.container.record import plain
 
+SCRIPT = ("train.py",)
 SURE = {
     "source": "read in its own code",
     "documented": "as its documentation has it",
-    "notes": "as a user noted it",
+    "notes": "as users noted it",
     "seen": "seen live",
     "given": "as given",
 }
@@ -19,12 +24,12 @@ SURE = {
 
 def about(
     environ: "Mapping[str, str]",
-    asked: "Mapping[str, str]",
+    requested: "Mapping[str, str]",
     platform: "str | None" = None,
-    script: "Sequence[str]" = ("train.py",),
+    script: "Sequence[str]" = SCRIPT,
 ) -> "dict[str, Any]":
     """The document of --json. Refused: no platform is known by these variables."""
-    place = place_of(environ, asked, platform)
+    place = place_of(environ, requested, platform)
     ranks = ranks_here(place, environ)
     return {
         "platform": place.platform["name"],
@@ -48,7 +53,11 @@ def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str
     nodes = "%d:%d" % (place.least, place.most) if place.elastic else str(place.most)
     torchrun = ["torchrun", "--nnodes=" + nodes, "--nproc-per-node=%d" % ranks]
     if place.elastic or rank is None and place.most > 1:
-        torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=%s:%s" % (master, port), "--rdzv-id=%s" % place.job]
+        torchrun += [
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=" + at_port(master, port),
+            "--rdzv-id=%s" % (place.job or "none"),
+        ]
     else:
         torchrun += ["--node-rank=%d" % (rank or 0), "--master-addr=" + master, "--master-port=" + port]
     found = {"torchrun": torchrun}
@@ -74,7 +83,7 @@ def lines(found: "dict[str, Any]") -> "list[str]":
     least, most = found["nodes"]["least"], found["nodes"]["most"]
 
     def row(what: str, value: object, *things: str) -> str:
-        where = ", ".join(where_set[thing] for thing in things if thing in where_set)
+        where = ", ".join(dict.fromkeys(where_set[thing] for thing in things if thing in where_set))
         return "%-10s %-24s %s" % (what, "-" if value is None else value, where)
 
     rows = [
@@ -94,17 +103,22 @@ def lines(found: "dict[str, Any]") -> "list[str]":
     return [line.rstrip() for line in rows]
 
 
-def main(argv: "Sequence[str]") -> int:
-    """Runs the zipapp's explain: [--json] [--platform NAME]. Exit: 0, or 2 where something is wrong."""
-    from fleet.node.base import json
-
-    platform = argv[argv.index("--platform") + 1] if "--platform" in argv[:-1] else None
+def show(requested: "Mapping[str, str]", platform: "str | None", as_json: bool, script: "Sequence[str]") -> int:
+    """Prints it. Returns 0, or 2 where something is wrong. requested: see place_of()."""
     try:
-        found = about(os.environ, {}, platform)
+        found = about(os.environ, requested, platform, script)
     except Refused as error:
         found = {"wrong": [{"message": error.message, "hint": error.hint or ""}]}
         shown = ["error: " + error.message, "  hint: %s" % error.hint]
     else:
         shown = lines(found)
-    print(json.dumps(found) if "--json" in argv else "\n".join(shown))
+    print(json.dumps(found) if as_json else "\n".join(map(plain, shown)))
     return 2 if found["wrong"] else 0
+
+
+def main(argv: "Sequence[str]") -> int:
+    """Runs the zipapp's explain-env: [--json] and the options that name this container's place."""
+    made = Parser(OF_PLACE, "python3 fleet.pyz explain-env [OPTIONS]", "Show what the platform's variables mean here.")
+    made.add_argument("--json", action="store_true", help="a document, for programs")
+    found = made.read(argv)
+    return show({name: found[name] for name in GIVEN_AS if name in found}, found.get("platform"), found["json"], SCRIPT)

@@ -1,22 +1,18 @@
 """Decides, in the container that leads, when an attempt begins and ends, whether another one follows, how the run
 ended. The rule is that of fleet/node/gang; nothing of sockets is here."""
 
-import socket
-
 from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Callable, run
-from fleet.node.container.logs import report
-from fleet.node.container.reading import Last, reader_half
-from fleet.node.container.record import Kept, summary_of
+from fleet.node.container.record import Kept, reader_half, report, summary_of
 from fleet.node.container.roll import Member, Roll
-from fleet.node.gang.attempts import Attempts
 from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
-from fleet.node.gang.verdict import About, decide
-from fleet.protocol.codes import EXIT_TIMEOUT
+from fleet.node.gang.verdict import About, Attempts, Outputs, decide
+from fleet.node.ports.listeners import free_port
+from fleet.protocol.codes import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
@@ -56,29 +52,29 @@ class Leading:
             self.master = next((own for own in addresses if own not in ("127.0.0.1", "::1")), self.master)
             hosts = {it.host: {"node_rank": it.node, "ranks": list(it.ranks)} for it in self.roll.members}
             try:
-                size = sum(it.each for it in self.roll.members)
-                self.record.begin(hosts, size, "%s:%d" % (self.master, self.spec["port"]))
+                self.record.begin(hosts, self.roll.world_size, "%s:%d" % (self.master, self.spec["port"]))
             except Refused as error:
-                for member in self.roll.members:
-                    self.send(member, refused=error.message, hint=error.hint)
+                self.send_all(refused=error.message, hint=error.hint)
                 self.over = True
             else:
                 self.begin(now)
 
     def begin(self, now: float) -> None:
         """Begins an attempt, with all who are there."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            self.port = probe.getsockname()[1]  # where ranks meet
+        self.port = free_port()  # where ranks meet
         self.gang = gang_of({it.host: (it.node or 0, it.ranks) for it in self.roll.members}, self.least)
         self.texts, self.stacks, self.ended_well, self.stop_by, self.until = {}, {}, [], 0.0, 0.0
         self.roll.restarts = self.attempts.restarts < self.attempts.most
         self.began, self.watch, self.phase = now, Watch(self.spec["stall_timeout"], now), self.follow
         if self.attempt:
-            first = {it.host: it.first for it in self.roll.members}
-            size, master = sum(it.each for it in self.roll.members), "%s:%d" % (self.master, self.port)
-            about: dict[str, Any] = {"world_size": size, "first_ranks": first, "attempt": self.attempt}
-            self.record.event("attempt", "all ranks have been started again", **about, master=master)
+            self.record.event(
+                "attempt",
+                "all ranks have been started again",
+                world_size=self.roll.world_size,
+                first_ranks={it.host: it.first for it in self.roll.members},
+                attempt=self.attempt,
+                master="%s:%d" % (self.master, self.port),
+            )
         for member in self.roll.members:
             self.start(member)
 
@@ -91,21 +87,19 @@ class Leading:
 
     def came(self, member: Member) -> None:
         """Takes in who came when the run has begun: an elastic run at once, another one when all start again."""
-        if self.phase == self.follow and not self.least:
-            self.lose(member, "its platform has started it again", 0.0)
-        elif self.phase == self.follow:
+        if self.phase == self.follow and isinstance(self.gang, ElasticGang):
             self.roll.number(True)
-            self.gang.absent.discard(member.host)
-            self.gang.away.discard(member.host)
-            self.gang.nodes[member.host] = NodeState(member.host, member.node or 0, member.ranks)
+            self.gang.back(member.host, (member.node or 0, member.ranks))
             self.record.event("back", "%s is back" % member.host, "info", member.host, attempt=0)
             self.start(member)
+        elif self.phase == self.follow:
+            self.lose(member, "its platform has started it again", 0.0)
 
     def resumed(self, member: Member) -> None:
         """Its connection is there again: it may have missed that all stop, and that it was given up itself."""
         node = self.gang.nodes.get(member.host)
         if self.gang.end is not None or node is not None and node.lost is not None:
-            self.send(member, **self.stopping(self.gang.end, self.spec["grace"]))
+            self.send(member, **self.stopping(self.gang.end, self.grace_of(self.gang.end)))
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
@@ -132,7 +126,7 @@ class Leading:
 
     def ranks_of(self, member: Member) -> range:
         """Returns those that a container may have: in an elastic run its launcher numbers them."""
-        return range(sum(it.each for it in self.roll.members)) if self.least else member.ranks
+        return range(self.roll.world_size) if self.least else member.ranks
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
         now, kind = self.clock.monotonic(), news["event"]
@@ -152,7 +146,7 @@ class Leading:
 
     def stop(self, end: "run.Verdict") -> None:
         """Stops all nodes, once. In the pause between two attempts that is the run's end."""
-        grace = self.spec["stop_grace" if end["by"] == "queue" else "grace"]
+        grace = self.grace_of(end)
         whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
         if self.phase == self.pause:
             self.conclude(whole)
@@ -161,10 +155,17 @@ class Leading:
             self.record.event("stop", end["message"], "error", end["host"], reason=end["message"], grace=grace)
             self.send_all(**self.stopping(whole, grace))
 
+    def grace_of(self, end: "run.Verdict | None") -> float:
+        """Returns the seconds that ranks have: more where their platform ends them. end: as of stopping()."""
+        return float(self.spec["stop_grace" if end is not None and end["by"] == "queue" else "grace"])
+
     @staticmethod
     def stopping(end: "run.Verdict | None", grace: float) -> "dict[str, Any]":
-        """Returns the request to stop, as run.follow takes it. end: None for a container that was given up alone."""
-        return {"op": "stop", "grace": grace, "reason": end["message"] if end else "it was given up", "end": end}
+        """Returns the request to stop, as run.follow takes it: SIGINT at first where that is what one container got.
+        end: None for a container that was given up alone."""
+        interrupt = end is not None and (end["by"], end["code"]) == ("queue", EXIT_INTERRUPTED)
+        reason = end["message"] if end else "it was given up"
+        return {"op": "stop", "grace": grace, "reason": reason, "end": end, "interrupt": interrupt}
 
     def lose(self, member: Member, why: str, silent: float) -> None:
         node = self.gang.nodes.get(member.host)
@@ -242,7 +243,7 @@ class Leading:
     def end(self, now: float) -> None:
         """Ends an attempt: another one follows, or it was the last."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
-        outputs = reader.words(self.gang, self.texts) if reader else Last(self.texts)
+        outputs = reader.words(self.gang, self.texts) if reader else Outputs(self.texts)
         verdict = decide(about, self.gang, outputs)
         assert verdict is not None
         lost = sum(node.lost is not None for node in self.gang.nodes.values())

@@ -13,16 +13,16 @@ from fleet.node.base import json
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Sequence
+from fleet.node.base.wire import at_port
 from fleet.node.container import explain
 from fleet.node.container.channel import secret_of
-from fleet.node.container.dial import Line, dial
-from fleet.node.container.logs import plain, report
+from fleet.node.container.dial import MISSED, RETRY_SECONDS, Line, dial
 from fleet.node.container.member import Member
-from fleet.node.container.options import read
+from fleet.node.container.options import GIVEN_AS, read
 from fleet.node.container.part import program
-from fleet.node.container.place import ASKED, Place, place_of, ranks_here
-from fleet.node.container.record import check_runs, own_name, started_by
-from fleet.node.facts.way import is_here
+from fleet.node.container.place import Place, place_of, ranks_here
+from fleet.node.container.record import check_runs, plain, report, started_by
+from fleet.node.facts.way import is_here, resolve
 from fleet.protocol.codes import EXIT_PREFLIGHT, EXIT_USAGE
 from fleet.protocol.state import LONGEST_NAME
 
@@ -77,9 +77,13 @@ def main(argv: "Sequence[str]") -> int:
 
 def run_here(options: Any) -> int:
     """options: see options.py."""
-    given = {name: getattr(options, name) for name in ASKED if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in GIVEN_AS if getattr(options, name) is not None}
     try:
         place = place_of(os.environ, given, options.platform)
+    except Refused as error:
+        complain(error.message, error.hint)
+        return EXIT_USAGE
+    try:
         ranks = ranks_here(place, os.environ)
         check(place, options)
         if place.wrong:
@@ -111,7 +115,7 @@ def begun(place: Place, ranks: int, options: Any) -> int:
     report("%s: this is %s" % (place.platform["name"], seen(place, ranks)))
     started = started_by(place.platform["name"], options)
     alone = place.most == 1
-    leads = alone or place.rank == 0 or (place.rank is None and is_here(place.master or ""))
+    leads = alone or (leads_by_name(place, options.wait) if place.rank is None else place.rank == 0)
     master, port, leader = "127.0.0.1" if leads else str(place.master), place.port, None
     stop_grace = STOP_GRACE if options.grace is None else options.grace
     options.grace = GRACE if options.grace is None else options.grace
@@ -134,6 +138,31 @@ def begun(place: Place, ranks: int, options: Any) -> int:
     finally:
         if leader is not None:
             leave(leader)
+
+
+def own_name() -> str:
+    """Returns this container's name. It is the run's, too, where no other container has it."""
+    return os.uname()[1].partition(".")[0]
+
+
+def leads_by_name(place: Place, wait: float) -> bool:
+    """Returns whether the master's name is this container's. It may resolve late, as that of a service whose container
+    has just begun. Refused where it does not within so many seconds."""
+    master, began = str(place.master), CLOCK.monotonic()
+    reported = False
+    while master.partition(".")[0] != own_name() and not is_here(master):
+        try:
+            resolve(master)
+            return False
+        except OSError as error:
+            why = "%s does not resolve: %s" % (master, error.strerror or error)
+        if CLOCK.monotonic() >= began + wait:
+            raise Refused("within %g s %s" % (wait, why), MISSED)
+        if not reported:
+            report("waiting for %s, where all meet: %s" % (master, why))
+            reported = True
+        CLOCK.sleep(RETRY_SECONDS)
+    return True
 
 
 def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
@@ -162,7 +191,8 @@ def leave(leader: "subprocess.Popen[bytes]") -> None:
 def seen(place: Place, ranks: int) -> str:
     nodes = "%d to %d nodes" % (place.least, place.most) if place.elastic else "one of %d" % place.most
     rank = "" if place.rank is None else "node rank %d, " % place.rank
-    meeting = ", meeting at %s:%d" % (place.master, place.port) if place.most > 1 else ""
+    where = at_port(place.master or "this container", place.port)
+    meeting = ", meeting at " + where if place.most > 1 else ""
     return "%s%s, %d rank%s here%s" % (rank, nodes, ranks, "s" * (ranks != 1), meeting)
 
 

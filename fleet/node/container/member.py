@@ -7,7 +7,6 @@ The exit code is that of the verdict where the first failure was here, and 1 whe
 """
 
 import os
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -17,10 +16,9 @@ from fleet.node.base.run_folder import put_verdict, request_stop, run_folder
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import start_thread
 from fleet.node.container.dial import Line
-from fleet.node.container.logs import Logs, report
-from fleet.node.container.news import verdict_of
+from fleet.node.container.news import NONSENSE, verdict_of
 from fleet.node.container.part import Part, begin_of
-from fleet.node.container.record import Kept, summary_of
+from fleet.node.container.record import Kept, Logs, last_of, report, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
 from fleet.node.run.follow import Follower, close, opened, unread
@@ -32,7 +30,6 @@ from fleet.protocol.state import ATTEMPT
 
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
 OPS = ("stop", "over", "renew-ranks")
-TAIL = 4096
 NO_RUN = "what responds at MASTER_ADDR begins no run of fleet's", "give MASTER_PORT another value in all containers"
 FINISH_SECONDS = 10.0  # in which the terminal takes what its ranks wrote last
 
@@ -53,7 +50,6 @@ class Member:
         self.logs: Logs | None = None
         self.record: Kept | None = None
         self.follower: Follower | None = None
-        self.using = threading.Lock()  # the folder of what follows the node
         self.folder = self.target = ""
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
@@ -137,7 +133,7 @@ class Member:
         elif "start" in message:
             try:
                 self.begin = begin_of(message["start"])
-            except (KeyError, TypeError, ValueError):
+            except NONSENSE:
                 raise Refused(*NO_RUN) from None
             self.start()
         elif message.get("op") in OPS:
@@ -151,6 +147,7 @@ class Member:
     def start(self) -> None:
         """Starts its part of an attempt. What it cannot begin it reports, and waits for the verdict."""
         begin, self.wrote = self.begin, None
+        self.leave()
         self.finish()
         self.target = os.path.join(os.path.abspath(self.options.runs_dir), begin["run"], begin["host"])
         least = self.hello["about"]["least"] if self.elastic else 0
@@ -194,26 +191,22 @@ class Member:
         run, attempt = self.begin["run"], None if self.elastic else self.begin["attempt"]
         spec: Any = {"run": run, "attempt": attempt, "logs": False}
         try:
-            follower = self.follower = Follower(spec, opened(run, attempt))
+            self.follower = Follower(spec, opened(run, attempt))
         except (Refused, OSError) as error:
             self.send(**(failed(error) if isinstance(error, Refused) else unread(error)))
             return
-        self.following = start_thread(self.report, follower)
+        self.following = start_thread(self.report, self.follower)
 
     def leave(self) -> None:
-        """Nothing more is passed on of what follows the node now. Its folder is closed by the last one to use it."""
-        with self.using:
-            follower, self.follower = self.follower, None
-            if follower is not None:
-                follower.once = True
-                if not self.following.is_alive():
-                    close(follower.folder)
+        """Nothing more is passed on of what follows the node now."""
+        if self.follower is not None:
+            self.follower.once = True
+        self.follower = None
 
     def ask(self, **request: Any) -> None:
         """Does what the container that leads requests."""
-        with self.using:
-            if self.follower is not None:
-                heed(self.begin["run"], self.follower.folder, request, term=1)
+        if self.follower is not None:
+            heed(self.begin["run"], self.folder, request, term=1)
 
     def report(self, follower: Follower) -> None:
         follower.say = partial(self.pass_on, follower)
@@ -221,9 +214,8 @@ class Member:
             follower.follow()
         except OSError as error:
             follower.say(unread(error))
-        with self.using:
-            if follower is not self.follower:
-                close(follower.folder)
+        finally:
+            close(follower.folder)
 
     def pass_on(self, follower: Follower, message: "dict[str, Any]") -> None:
         if follower is self.follower:
@@ -242,7 +234,7 @@ class Member:
         return message
 
     def take_stacks(self) -> None:
-        for stack in stacks_of({"run": self.begin["run"], "ranks": None, "native": False})["ranks"]:
+        for stack in stacks_of({"run": self.begin["run"], "ranks": None, "ended": False, "native": False})["ranks"]:
             threads = [each for each in stack["threads"] if each["main"]] or stack["threads"]
             frames = [
                 "%s (%s:%d)" % (it["name"], it["file"], it["line"]) for each in threads[:1] for it in each["frames"]
@@ -256,7 +248,7 @@ class Member:
         """Takes the verdict of the container that leads; returns the exit code. Refused: no part of it began here."""
         try:
             verdict = verdict_of(message["verdict"])
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except NONSENSE:
             if self.begin:
                 return self.cut_off("what it sends is no verdict")
             raise Refused(*NO_RUN) from None
@@ -295,15 +287,3 @@ class Member:
             self.record.end(summary_of(begin["run"], self.gang, verdict, []))
         self.send(event="over")
         return code
-
-
-def last_of(folder: str, name: str, since: int, until: "int | None") -> str:
-    """Returns the end of a log, none of it before `since`, none from `until` on."""
-    try:
-        with open(os.path.join(folder, name), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            end = size if until is None else min(size, until)
-            file.seek(max(0, min(since, end), end - TAIL))
-            return file.read(end - file.tell()).decode("utf-8", "replace")[-TAIL:]
-    except OSError:
-        return ""

@@ -1,23 +1,20 @@
 """Checks what a container reports of its part; most of its events are those of a node's program, follow.py.
 
-Any process may connect and send anything, so each value is checked and made again. What does not fit raises KeyError,
-TypeError or ValueError."""
+Any process may connect and send anything, so each value is checked and made again. What does not fit raises one of
+NONSENSE."""
+
+from functools import partial
 
 from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.container.channel import bounded
 
-WHOLE, BYTES = 1 << 31, 1 << 53
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # of a message that is not of fleet
 TEXT, TAIL = 4096, 4096
 STATES = ("running", "stopping", "exited", "stopped", "lost")
 MOST_PIDS, MOST_LINES = 100, 20
 
 
-def whole(value: Any) -> int:
-    return bounded(value, WHOLE)
-
-
-def size(value: Any) -> int:
-    return bounded(value, BYTES)
+small_int, size = partial(bounded, most=1 << 31), partial(bounded, most=1 << 53)
 
 
 def time(value: Any) -> float:
@@ -43,7 +40,7 @@ def state(value: Any) -> str:
 
 
 def pids(value: Any) -> "list[int]":
-    return [whole(pid) for pid in list(value)[:MOST_PIDS]]
+    return [small_int(pid) for pid in list(value)[:MOST_PIDS]]
 
 
 def texts(value: Any) -> "list[str]":
@@ -56,13 +53,13 @@ def pair(value: Any) -> "tuple[int, int]":
 
 
 def kernel(value: Any) -> "list[dict[str, Any]]":
-    return [made(line, {"text": text, "time": time, "rank": whole}) for line in list(value)[-MOST_LINES:]]
+    return [checked(line, {"text": text, "time": time, "rank": small_int}) for line in list(value)[-MOST_LINES:]]
 
 
-BEHIND = {"rank": whole, "count": whole, "commands": texts}
+LEFTOVER_FIELDS: "dict[str, Callable[[Any], Any]]" = {"rank": small_int, "count": small_int, "commands": texts}
 FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
     "rank": {
-        **dict.fromkeys(("rank", "local_rank", "status", "signal", "attempt"), whole),
+        **dict.fromkeys(("rank", "local_rank", "status", "signal", "attempt"), small_int),
         **dict.fromkeys(("time", "sent"), time),
         **dict.fromkeys(("asked", "signalled"), flag),
         **dict.fromkeys(("tail", "before"), text),
@@ -70,52 +67,45 @@ FIELDS: "dict[str, dict[str, Callable[[Any], Any]]]" = {
         "begins": pair,
     },
     "status": {
-        **dict.fromkeys(("engine_status", "signal"), whole),
+        **dict.fromkeys(("engine_status", "signal"), small_int),
         **dict.fromkeys(("time", "sent", "began"), time),
         **dict.fromkeys(("reason", "cause"), text),
         "state": state,
         "left": pids,
         "killed": pids,
-        "behind": lambda value: [made(each, BEHIND) for each in list(value)[:MOST_PIDS]],
+        "behind": lambda value: [checked(each, LEFTOVER_FIELDS) for each in list(value)[:MOST_PIDS]],
         "stuck": texts,
         "builds": texts,
         "disk_full": flag,
         "kernel": kernel,
     },
-    "clock": {"up": whole, "sent": time},
+    "clock": {"up": small_int, "sent": time},
     "failed": {"message": text, "hint": text},
     "end": {},
     "over": {},
     "signal": {"number": lambda value: bounded(value, 65)},
-    "stacks": {"rank": whole, "at": text, "frames": lambda value: str(value)[: 1 << 15]},
+    "stacks": {"rank": small_int, "at": text, "frames": lambda value: str(value)[: 1 << 15]},
 }
 
 
-def why(value: Any) -> "dict[str, Any]":
-    return made(value, dict.fromkeys(("kind", "message", "hint"), text))
-
-
-def first(value: Any) -> "dict[str, Any]":
-    return made(value, FIRST)
-
-
+WHY: "dict[str, Callable[[Any], Any]]" = dict.fromkeys(("kind", "message", "hint"), text)
 FIRST: "dict[str, Callable[[Any], Any]]" = {
-    **dict.fromkeys(("node_rank", "exit_code", "rank", "local_rank", "signal"), whole),
+    **dict.fromkeys(("node_rank", "exit_code", "rank", "local_rank", "signal"), small_int),
     **dict.fromkeys(("host", "what", "tail"), text),
     "time": time,
-    "why": why,
+    "why": lambda value: checked(value, WHY),
 }
 VERDICT: "dict[str, Callable[[Any], Any]]" = {
     **dict.fromkeys(("by", "host", "who", "message"), text),
     "code": lambda value: bounded(value, 256),
-    "attempt": whole,
-    "first": first,
+    "attempt": small_int,
+    "first": lambda value: checked(value, FIRST),
     "unknown": texts,
     "time": time,
 }
 
 
-def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
+def checked(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
     """Returns the fields of `found` that are in `fields`, each value checked by its function there. None stays None."""
     return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
 
@@ -123,16 +113,16 @@ def made(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") 
 def verdict_of(found: Any) -> "dict[str, Any]":
     """Returns the leading container's verdict, checked: any process may be the one at MASTER_ADDR. Raises ValueError if
     a field is missing."""
-    verdict = made(found, VERDICT)
+    verdict = checked(found, VERDICT)
     if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:
         raise ValueError("a verdict lacks something")
     return verdict
 
 
-def news_of(message: "dict[str, Any]") -> "dict[str, Any]":
+def checked_report(message: "dict[str, Any]") -> "dict[str, Any]":
     """Returns a report, checked, as the rule of the run (node/gang/) takes it."""
     kind = text(message["event"])
-    news = made(message, FIELDS[kind])
+    news = checked(message, FIELDS[kind])
     needed = {"rank": "rank", "status": "state", "failed": "message", "clock": "sent", "signal": "number"}.get(kind)
     if needed is not None and news.get(needed) is None:
         raise ValueError("a report lacks its %s" % needed)

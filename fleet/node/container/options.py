@@ -2,10 +2,13 @@
 
 import argparse
 import os
+import sys
+from functools import partial
 
 from fleet.node.base.types import Any, Sequence
 
-# name -> (what its value is called, what it takes, the default, the help); `fleet launch` has those of FLEETS by itself
+# name -> (what its value is called, what it takes, the default, the help); `fleet launch` has those of FLEETS for
+# --on env only, and the others as it has them anyway. A number takes LEAST.
 ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "nnodes": ("N|MIN:MAX", str, None, "instead of what the platform sets"),
     "node-rank": ("N", str, None, "this container's, instead of what the platform sets"),
@@ -18,7 +21,7 @@ ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "engine-arg": ("ARG", [str], (), "an option of the engine's own; write --engine-arg=--OPTION"),
     "python": ("PATH", str, "python3", "the training interpreter [python3]"),
     "workdir": ("DIR", str, None, "where the script runs [here]"),
-    "env": ("K=V", [str], (), "set K to V for the ranks"),
+    "env": ("K=V|K", [str], (), "set K to V for the ranks, or to its value here"),
     "runs-dir": ("DIR", str, "runs", "where logs go [runs]"),
     "name": ("NAME", str, None, "the run's name [the script's]"),
     "grace": ("S", float, None, "between SIGTERM and SIGKILL [25 after the platform's SIGTERM, 10 after a failure]"),
@@ -28,13 +31,19 @@ ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "wait": ("S", float, 600.0, "for the other containers [600]"),
     "secret-file": ("FILE", str, None, "what only the containers of this run know, where FLEET_SECRET is not set"),
 }
-FLEETS = (
-    "node-rank",
-    "rdzv-id",
-    "platform",
-    "wait",
-    "secret-file",
-)  # of those, what `fleet launch` has for --on env only
+FLEETS = ("node-rank", "rdzv-id", "platform", "secret-file")
+LEAST = {"grace": 0, "node-timeout": 1, "max-restarts": 0, "stall-timeout": 1, "wait": 0}
+# options that outrank a platform's variables -> the thing that they set, of a table of platforms.py
+GIVEN_AS = {
+    "nnodes": "nodes",
+    "node_rank": "rank",
+    "nproc_per_node": "each",
+    "master_addr": "master",
+    "master_port": "port",
+    "rdzv_id": "job",
+}
+OF_ENGINE = "of engine "  # before the names of its own options
+OF_PLACE = ("platform", *(name.replace("_", "-") for name in GIVEN_AS))  # explain-env has these, too
 
 
 def field(name: str) -> str:
@@ -42,36 +51,74 @@ def field(name: str) -> str:
     return "engine_args" if name == "engine-arg" else name.replace("-", "_")
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
-        prog="fleet.pyz",
-        usage="python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]",
-        description="Start SCRIPT in this container, with those that the platform started elsewhere.",
-    )
-    for name, (metavar, kind, _, text) in ROWS.items():
-        many = isinstance(kind, list)
-        kinds: dict[str, Any] = {"type": kind[0], "action": "append"} if many else {"type": kind}
-        made.add_argument("--" + name, dest=field(name), metavar=metavar, help=text, **kinds)
-    made.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+def number(name: str, text: str) -> Any:
+    """Returns what an option that takes a number is given. Raises argparse.ArgumentTypeError."""
+    try:
+        value = ROWS[name][1](text)
+    except ValueError:
+        value = -1
+    if not LEAST[name] <= value < 1e9:
+        raise argparse.ArgumentTypeError("%s: must be a number, %d or more" % (text, LEAST[name]))
+    return value
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose options are rows of the table."""
+
+    def __init__(self, names: "Sequence[str]", usage: str, description: str) -> None:
+        argparse.ArgumentParser.__init__(
+            self, prog="fleet.pyz", usage=usage, description=description, allow_abbrev=False
+        )
+        for name in names:
+            metavar, kind, _, text = ROWS[name]
+            how: dict[str, Any] = {"type": partial(number, name)} if name in LEAST else {}
+            self.add(name, text, dest=field(name), metavar=metavar, **{"action": "append"} if kind == [str] else how)
+
+    def add(self, name: str, text: str, **how: Any) -> None:
+        """Adds an option; with underscores it is the same."""
+        for spelled in dict.fromkeys([name, name.replace("-", "_")]):
+            self.add_argument("--" + spelled, help=text if spelled == name else argparse.SUPPRESS, **how)
+
+    def read(self, argv: "Sequence[str]") -> "dict[str, Any]":
+        """Returns what is typed. Exits with 2 where it makes no sense."""
+        return {name: value for name, value in vars(self.parse_args(list(argv))).items() if value is not None}
+
+
+def parser() -> Parser:
+    usage = "python3 fleet.pyz [OPTIONS] SCRIPT [ARGS...] | python3 fleet.pyz explain-env [--json]"
+    made = Parser(list(ROWS), usage, "Start SCRIPT in this container, with those that the platform started elsewhere.")
+    made.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name")
+    for option in of_engines():
+        flag: dict[str, Any] = {"action": "store_const", "const": True}
+        how = {"metavar": option.metavar, "choices": option.choices or None}
+        made.add(option.name, option.help, dest=OF_ENGINE + option.name, **(how if any(how.values()) else flag))
     made.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
+
+
+def of_engines() -> "list[Any]":
+    """Returns the options of fleet's own engines, each once. They take a python3 of 3.10, as these engines do."""
+    if sys.version_info < (3, 10):
+        return []
+    engines = __import__("fleet.engines", fromlist=["ENGINES"]).ENGINES
+    found = {option.name: option for name in engines.own for option in engines.get(name).options}
+    return list(found.values())
 
 
 def read(argv: "Sequence[str]") -> Any:
     """Returns what is typed, as of(). Exits with 2 where it makes no sense."""
     made = parser()
-    found = vars(made.parse_args(list(argv)))
-    command, env = found.pop("words"), found.pop("env") or ()
+    found = made.read(argv)
+    command = found.pop("words")
     if not command:
         made.error("SCRIPT is missing")
-    odd = [pair for pair in env if "=" not in pair]
+    odd = [pair for pair in found.get("env", ()) if "=" not in pair and pair not in os.environ]
     if odd:
-        made.error("--env %s: write NAME=VALUE" % odd[0])
-    for name in ("grace", "node_timeout", "stall_timeout", "wait", "max_restarts"):
-        if found[name] is not None and not 0 <= found[name] < 1e9:
-            made.error("--%s %s: no number from 0 on" % (name.replace("_", "-"), found[name]))
-    given = {name: value for name, value in found.items() if value is not None}
-    return of(dict(given, env=dict(pair.partition("=")[::2] for pair in env)), command[0], command[1:])
+        made.error("--env %s: not set here" % odd[0])
+    pairs = [pair if "=" in pair else "%s=%s" % (pair, os.environ[pair]) for pair in found.get("env", ())]
+    found["env"] = dict(pair.partition("=")[::2] for pair in pairs)
+    own = {name[len(OF_ENGINE) :]: found.pop(name) for name in list(found) if name.startswith(OF_ENGINE)}
+    return of(dict(found, engine_options=own), command[0], command[1:])
 
 
 def of(given: "dict[str, Any]", script: str, args: "Sequence[str]") -> Any:

@@ -14,7 +14,7 @@ from fleet.node.container.channel import SECRET, bounded
 from fleet.node.container.roll import MOST
 from fleet.node.facts.network import addresses
 from fleet.node.facts.way import holder_of, variables
-from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, words
+from fleet.node.run.torchrun import RESTARTABLE, RESTARTS, torchrun_options
 from fleet.protocol.frames import HEADER, MESSAGE, PREAMBLE
 from fleet.protocol.state import COMMAND, OF_RANKS, is_run_id
 
@@ -35,9 +35,8 @@ class Part:
     def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int, most: int) -> None:
         self.begin, self.options, self.least, self.most = begin, options, least, most
         self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
-        self.several = most > 1
-        # its own address, by which the others know it
-        self.address = begin["master"] if begin["node"] == 0 else begin["address"]
+        # its own address, by which the others know it; None: there are none
+        self.own = begin["master" if begin["node"] == 0 else "address"] if most > 1 else None
 
     def started(self) -> "Started":
         """Returns the engine's argv, what command.json holds, the variables that the engine needs, and files that it
@@ -45,7 +44,7 @@ class Part:
         begin, options = self.begin, self.options
         if options.engine != "torchrun" or options.engine_args:
             return self._by_engine()
-        found = words(
+        found = torchrun_options(
             begin["run"],
             self.most,
             self.least,
@@ -53,7 +52,7 @@ class Part:
             begin["node"],
             begin["master"],
             begin["port"],
-            self.address if self.several else None,
+            self.own,
             options.max_restarts if self.least else 0,
         )
         argv = [options.python, {"run_dir": "console.py"}, "torch.distributed.run", "torchrun", *found]
@@ -71,15 +70,13 @@ class Part:
                 "start fleet.pyz with another one: python3.12 fleet.pyz ...; --python names that of the training",
             )
         engine = __import__("fleet.engines.containers", fromlist=["started"])
-        found: Started = engine.started(
-            self.options, self.begin, self.least, self.most, self.address if self.several else None
-        )
+        found: Started = engine.started(self.options, self.begin, self.least, self.most, self.own)
         return found
 
     def interface_variables(self) -> "dict[str, str]":
         """Returns the variables that name the interface towards the others; none in a run of one container."""
         own = addresses()
-        held = holder_of(self.address, own) if self.several and self.address else None
+        held = holder_of(self.own, own) if self.own else None
         return variables(held, own) if held else {}
 
     def spec(self) -> "dict[str, Any]":
@@ -168,8 +165,7 @@ def answer_in(output: bytes) -> "dict[str, Any]":
         kind, _, size = struct.unpack_from(HEADER, data)
         payload, data = data[head : head + size], data[head + size :]
         if kind == MESSAGE and len(payload) == size:
-            found = json.loads(payload.decode("utf-8"))
-            return found if isinstance(found, dict) else {}
+            return json.loads_object(payload)
     return {}
 
 

@@ -5,23 +5,17 @@ import re
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, Mapping
-from fleet.node.container.platforms import CHILD, PLATFORMS
-from fleet.node.container.variables import reader
+from fleet.node.container.options import GIVEN_AS
+from fleet.node.container.platforms import CHILD, OUT_OF_REACH, PLATFORMS
+from fleet.node.container.variables import MEETING, value_of
 
 MOST_NODES, MOST_RANKS = 65536, 1024
 DEFAULT_PORT = 29500
+LONGEST, LONGEST_JOB = 80, 255  # of a value in a message; of a run's name
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
-HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*)" % (LABEL, LABEL)  # a name, an address
+HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%%\w+)?)" % (LABEL, LABEL)  # a name, an address
 COUNTED = ("auto", "gpu", "cpu")  # ranks a node, as torchrun has it
-# options of the command line -> the thing of a table
-ASKED = {
-    "nnodes": "nodes",
-    "node_rank": "rank",
-    "nproc_per_node": "each",
-    "master_addr": "master",
-    "master_port": "port",
-    "rdzv_id": "job",
-}
+BY_USER = ["NNODES:static", "nodes"]  # of all tables that do not have it in "alike"
 
 
 class Place:
@@ -44,53 +38,97 @@ class Place:
     def elastic(self) -> bool:
         return self.least != self.most
 
+    def variables(self, thing: str) -> str:
+        """Returns the names of those that would hold it."""
+        of_all = {"nodes": ["NNODES"], "rank": ["NODE_RANK"], "job": ["RDZV_ID"], **MEETING}
+        names = [variable.partition(":")[0] for variable in self.platform.get(thing) or of_all[thing]]
+        return " or ".join(dict.fromkeys(names))
+
+    def way(self, thing: str, usual: str) -> str:
+        """Returns what a user of the platform can do about a thing that is missing or wrong."""
+        return str(self.platform.get("ways", {}).get(thing, usual))
+
+    def setter(self, name: str) -> str:
+        return "you" if name in ("NNODES", *self.platform.get("yours", ())) else str(self.platform["by"])
+
 
 # -- the place ------------------------------------------------------------------------------------------------
-def table_of(environ: "Mapping[str, str]", name: "str | None") -> "dict[str, Any]":
-    """Refused where none fits."""
-    for table in PLATFORMS:
-        signed = all(environ.get(sign) for sign in table["signs"])
-        if signed and not any(environ.get(sign) for sign in table.get("unless", ())) and name in (None, table["name"]):
-            return table
-    known = list(dict.fromkeys(table["name"] for table in PLATFORMS))
-    if name is not None and name not in known:
-        raise Refused("no platform %r is known" % name, "there are " + ", ".join(known))
+def is_set(name: str, environ: "Mapping[str, str]") -> bool:
+    return value_of(name, environ)[1] is not None
+
+
+def fits(table: "dict[str, Any]", environ: "Mapping[str, str]") -> bool:
+    if any(is_set(name, environ) for name in table.get("unless", ())):
+        return False
+    if "marks" in table:
+        return any(is_set(name, environ) for name in table["marks"])
+    return all(is_set(name, environ) for name in table["signs"])
+
+
+def table_of(environ: "Mapping[str, str]", name: "str | None", sized: bool) -> "dict[str, Any]":
+    """Returns the platform's table. Raises Refused if none fits, unless the command line has the number of nodes
+    (sized); also if this is no container, but a process of one."""
+    named = [table for table in PLATFORMS if name in (None, table["name"])]
+    loosely = [table for table in named if any(is_set(name, environ) for name in table.get("loose", ()))]
+    table = next((table for table in named if fits(table, environ)), loosely[0] if loosely else None)
+    child = [each for each in CHILD if environ.get(each) and each not in (table or {}).get("own", ())]
+    if child:
+        why = "%s is set: this is a process below a launcher already, not a container" % child[0]
+        raise Refused(why, "start this instead of torchrun, mpirun or accelerate, not below it")
+    if table is not None:
+        return table
+    if not named:
+        known = ", ".join(dict.fromkeys(it["name"] for it in PLATFORMS))
+        raise Refused("no platform %r is known" % name, "there are " + known)
     if name is not None:
-        signs = next(table["signs"] for table in PLATFORMS if table["name"] == name)
-        raise Refused("this is no %s: %s is not set" % (name, " and ".join(signs)), "leave out --platform")
+        marks = named[-1].get("marks", []) + named[-1].get("loose", [])
+        signs = " or ".join(marks) or " and ".join(named[-1]["signs"])
+        raise Refused("this is no %s: %s is not set" % (name, signs), "leave out --platform")
+    if sized:
+        return {"name": "command line", "by": "you", "sure": "given", "origin": "--nnodes"}
+    for sign in OUT_OF_REACH:
+        if environ.get(sign):
+            raise Refused(*OUT_OF_REACH[sign])
     raise Refused(
         "nothing in the environment says how many nodes there are",
-        "set NNODES, MASTER_ADDR and MASTER_PORT in the platform's form, or give --nnodes 2 --master-addr HOST",
+        nearly(environ) + "set NNODES, MASTER_ADDR and MASTER_PORT in the platform's form, or give --nnodes 2 "
+        "--master-addr HOST",
     )
 
 
-def place_of(environ: "Mapping[str, str]", asked: "Mapping[str, str]", platform: "str | None" = None) -> Place:
-    """asked: of ASKED, what is given instead of a variable. What cannot be is in its `wrong`. Refused: nothing fits."""
-    child = [name for name in CHILD if environ.get(name)]
-    if child:
-        raise Refused(
-            "%s is set: this is a process below a launcher already, not a container" % child[0],
-            "start this instead of torchrun, mpirun or accelerate, not below it",
-        )
-    given = {ASKED[name]: value for name, value in asked.items()}
-    if "nodes" in given and platform is None:
-        table: dict[str, Any] = {"name": "command line", "sure": "given", "origin": "--nnodes"}
-    else:
-        table = table_of(environ, platform)
+def nearly(environ: "Mapping[str, str]") -> str:
+    """Returns which variable is missing to a platform of which others are set."""
+    signed = [table for table in PLATFORMS if "signs" in table and "loose" not in table]
+    there = [(sum(is_set(sign, environ) for sign in table["signs"]), table) for table in signed]
+    count, table = max(there, key=lambda it: (it[0], -len(it[1]["signs"])))
+    missing = [sign for sign in table["signs"] if not is_set(sign, environ)]
+    return "%s sets %s, too; " % (table["by"], " and ".join(missing)) if count else ""
+
+
+def place_of(environ: "Mapping[str, str]", requested: "Mapping[str, str]", platform: "str | None" = None) -> Place:
+    """requested: by name of GIVEN_AS, in place of a variable. What cannot be is in `wrong`. Refused: nothing fits."""
+    given = {GIVEN_AS[name]: value for name, value in requested.items()}
+    table = table_of(environ, platform, "nodes" in given)
+    if given.get("nodes") in ("1", "1:1"):  # it meets no other container that the platform started
+        table = {key: value for key, value in table.items() if key not in ("rank", "master", "alike", "several")}
     place = Place(table)
     for thing in ("nodes", "least", "most", "rank", "each", "master", "port", "job"):
         if thing in given:
-            option = next(name for name, its in ASKED.items() if its == thing)
+            option = next(name for name, its in GIVEN_AS.items() if its == thing)
             place.given[thing] = "--" + option.replace("_", "-"), given[thing]
-            continue
-        for variable in table.get(thing, ()):
-            name, _, kind = variable.partition(":")
-            if environ.get(name, "") != "":
-                place.given[thing] = name, reader(kind, environ[name], environ).strip()
-                break
+        elif not (thing in ("least", "most") and "nodes" in given):
+            for variable in table.get(thing, ()):
+                name, text = value_of(variable, environ)
+                if text is not None and not place.given.get(thing, ("", ""))[1]:
+                    place.given[thing] = name, text
     take_in(place)
     compare(place, environ)
     return place
+
+
+def written(where: str, text: str) -> str:
+    """Returns "NAME=TEXT", of which a long one is cut."""
+    return "%s=%s" % (where, text if len(text) <= LONGEST else text[:LONGEST] + "...")
 
 
 def take_in(place: Place) -> None:
@@ -103,10 +141,12 @@ def take_in(place: Place) -> None:
             return None
         where, text = place.given[thing]
         if re.search(r"\$[{(A-Za-z_]|%[A-Z_]+%|^<.*>$", text):
-            wrong.append(("%s=%s: not expanded" % (where, text), "no shell reads the platform's form: write the value"))
+            message = written(where, text) + ": not expanded"
+            wrong.append((message, "no shell reads the platform's form: write the value"))
             return None
         if text == "":
-            wrong.append(("%s says nothing of this container" % where, "is this host in it, and is it whole?"))
+            hint = place.way(thing, "is this host in it, and is it whole?")
+            wrong.append(("%s says nothing of this container" % where, hint))
             return None
         return text
 
@@ -115,9 +155,8 @@ def take_in(place: Place) -> None:
         if text is None:
             return None
         if not re.match(r"[0-9]{1,9}\Z", text) or not least <= int(text) <= most:
-            wrong.append(
-                ("%s=%s: no %s" % (place.given[thing][0], text, what), "a number from %d to %d" % (least, most))
-            )
+            message = "%s: no %s" % (written(place.given[thing][0], text), what)
+            wrong.append((message, "a number from %d to %d" % (least, most)))
             return None
         return int(text)
 
@@ -126,80 +165,109 @@ def take_in(place: Place) -> None:
         where = place.given.pop("nodes")[0]
         place.given["least"], place.given["most"] = (where, nodes.partition(":")[0]), (where, nodes.partition(":")[2])
     if "least" in place.given or "most" in place.given:
+        for end in ("least", "most"):
+            if end not in place.given:
+                name = place.platform[end][0]
+                wrong.append(("%s is not set, but the other end is" % name, "set %s, or give --nnodes MIN:MAX" % name))
         place.least, place.most = (number(end, 1, MOST_NODES, "number of nodes") or 0 for end in ("least", "most"))
         if place.least > place.most > 0:
-            wrong.append(
-                ("%d nodes at least, and %d at most" % (place.least, place.most), "MIN_NNODES is the smaller one")
-            )
+            message = "%d nodes at least, and %d at most" % (place.least, place.most)
+            wrong.append((message, "%s is the smaller one" % place.given["least"][0]))
     else:
         place.least = place.most = number("nodes", 1, MOST_NODES, "number of nodes") or 0
         if "nodes" not in place.given:
-            wrong.append(("nothing says how many nodes there are", "set NNODES, or give --nnodes"))
+            hint = place.way("nodes", "set %s, or give --nnodes" % place.variables("nodes"))
+            wrong.append(("nothing says how many nodes there are: %s is not set" % place.variables("nodes"), hint))
     place.rank = number("rank", 0, MOST_NODES, "node rank")
     if place.rank is not None and place.most and place.rank >= place.most:
-        wrong.append(
-            (
-                "%s=%d, of %d nodes: ranks of nodes begin with 0" % (place.given["rank"][0], place.rank, place.most),
-                "does it count processes? the number of nodes is that of containers",
-            )
-        )
+        where = place.given["rank"][0]
+        count = place.given.get("nodes", place.given.get("most", ("", "")))[0]
+        message = "%s=%d, of %d nodes: ranks of nodes begin with 0" % (where, place.rank, place.most)
+        wrong.append((message, "does it count processes, or %s? --nnodes and --node-rank outrank them" % count))
     text = text_of("each")
     place.each = text if text in COUNTED else number("each", 1, MOST_RANKS, "number of ranks") if text else None
     place.port = number("port", 1, 65535, "port") or DEFAULT_PORT
     place.job = text_of("job")
+    if place.job is not None and not (place.job.isprintable() and len(place.job) <= LONGEST_JOB):
+        message = written(place.given["job"][0], place.job) + ": no name of a run"
+        wrong.append((message, "up to %d letters, without a line's end" % LONGEST_JOB))
     place.master = master(place, text_of("master"))
 
 
 def master(place: Place, text: "str | None") -> "str | None":
     if text is None:
-        if place.most > 1 and "master" not in place.given:
-            place.wrong.append(
-                ("nothing says where %d nodes meet" % place.most, "set MASTER_ADDR to the first container's name")
-            )
+        leads = place.rank == 0 and place.platform.get("led")
+        if place.most > 1 and "master" not in place.given and not leads:
+            hint = place.way("master", "set %s to the first container's name" % place.variables("master"))
+            place.wrong.append(("nothing says where %d nodes meet" % place.most, hint))
         return None
     where = place.given["master"][0]
+    if text[0] == "[" and text[-1] == "]":
+        text = text[1:-1]
     if not re.match(HOST + r"\Z", text):
-        place.wrong.append(("%s=%s: no host's name or address" % (where, text), "the port is MASTER_PORT's"))
-    elif place.most > 1 and (text in ("localhost", "0.0.0.0", "::1") or text.startswith("127.")):
-        place.wrong.append(
-            ("%s=%s is each container itself" % (where, text), "the first container's name, as the others know it")
-        )
+        message = written(where, text) + ": no host's name or address"
+        place.wrong.append((message, "the port is %s's" % place.variables("port")))
+    elif place.most > 1 and (text.lower() in ("localhost", "0.0.0.0", "::1", "::") or text.startswith("127.")):
+        message = "%s=%s is each container itself" % (where, text)
+        place.wrong.append((message, "the first container's name, as the others know it; --master-addr outranks it"))
     return text
 
 
 def compare(place: Place, environ: "Mapping[str, str]") -> None:
     """Compares two variables for the same thing, and finds what the platform has started more than once."""
     table = place.platform
-    mine = {"nodes": str(place.most), "rank": str(place.rank), "master": place.master, "port": str(place.port)}
-    for name, thing in table.get("alike", ()):
-        other = environ.get(name)
-        if not other or mine[thing] in (None, "None", "0") or (thing == "nodes" and place.elastic and name != "NNODES"):
+    each = place.each if isinstance(place.each, int) else 1
+    mine = {"nodes": place.most or None, "world": place.most * each or None, "rank": place.rank, "zero": 0, "one": 1}
+    mine.update(master=place.master, port=place.port, ranks=mine["world"])  # type: ignore[arg-type]
+    alike = table.get("alike", [])
+    alike = alike if any(each[0].startswith("NNODES") for each in alike) else [*alike, BY_USER]
+    for variable, *things in alike:
+        name, other = value_of(variable, environ)
+        first = place.given.get(things[0], place.given.get("most" if things[0] == "nodes" else "", ("", "")))[0]
+        may = [str(mine[thing]) for thing in things if mine[thing] is not None]
+        if other is None or not may or first.startswith("--") or other in may or may_count_ranks(place, things, other):
             continue
-        if other != mine[thing]:
-            where = place.given.get(thing, place.given.get("most", ("", "")))[0]
-            place.wrong.append(
-                (
-                    "%s=%s, but %s says %s" % (name, other, where, mine[thing]),
-                    "unset the one that is left over; WORLD_SIZE and RANK count containers here",
-                )
-            )
-    several = table.get("several")
-    if several:
-        variable, _, kind = several[0].partition(":")
-        count = reader(kind, environ.get(variable, "1"), environ)
-        if count.isdigit() and int(count) > 1:
-            place.wrong.append(("%s=%s processes were started on this node" % (variable, count), several[1]))
+        if not place.elastic or things[0] != "nodes" or name == "NNODES":
+            held = "%s holds %s" % (name, other or "nothing of this container")
+            differ(place, written(name, other) if ":" not in variable else held, first, things[0])
+    name, count = value_of(table["several"], environ) if "several" in table else ("", None)
+    if count and count.isdigit() and int(count) > 1:
+        hint = place.way("several", "one process a node")
+        place.wrong.append(("%s processes were started on this node" % written(name, count), hint))
     static = place.most > 1 and not place.elastic
-    if static and table.get("rank") and "rank" not in place.given:
-        name = table["rank"][0].partition(":")[0]
-        place.wrong.append(("nothing says which of %d nodes this is" % place.most, "set %s, or --node-rank" % name))
-    elif (place.elastic or static and place.rank is None) and place.job is None and "job" not in place.given:
-        place.wrong.append(
-            (
-                "nothing tells this run from others: RDZV_ID is not set",
-                "one text for all containers, another for each run",
-            )
-        )
+    rankless = is_set(table.get("rankless", ""), environ) or place.given.get("job", ("", ""))[0] == "--rdzv-id"
+    if static and "rank" in table and "rank" not in place.given and not rankless:
+        name = place.variables("rank")
+        hint = place.way("rank", "set %s, or give --node-rank" % name)
+        place.wrong.append(("nothing says which of %d nodes this is: %s is not set" % (place.most, name), hint))
+    by_name = place.elastic or static and "rank" not in place.given
+    if by_name and "job" not in place.given and not table.get("unnamed"):
+        hint = place.way("job", "one text for all containers, another for each run")
+        place.wrong.append(("nothing tells this run from others: %s is not set" % place.variables("job"), hint))
+
+
+def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
+    """Is true where the platform may count all ranks so: no variable has how many a node has."""
+    requested = place.given.get("each", ("", ""))[0].startswith("--")
+    counted = isinstance(place.each, int) and not requested
+    unknown = "ranks" in things and not counted or "world" in things and requested
+    is_count = place.most > 0 and re.match(r"[1-9][0-9]{0,8}\Z", count) is not None
+    return unknown and is_count and int(count) % place.most == 0
+
+
+def differ(place: Place, text: str, first: str, thing: str) -> None:
+    """Adds that two variables, of which the first one is believed, do not fit. text: the other one's, and its value."""
+    names = [re.split("[= ]", it)[0] for it in (text, first)]
+    set_by = [place.setter(name) for name in names]
+    if thing == "zero":
+        message = "%s: another process of this node, by %s" % (text, set_by[0])
+    else:
+        message = "%s, but %s says %s; " % (text, first, place.given.get(thing, place.given.get("most", ("", "")))[1])
+        each = "%s is set by %s, %s by %s" % (names[0], set_by[0], names[1], set_by[1])
+        message += "both are set by %s" % set_by[0] if set_by[0] == set_by[1] else each
+    option = next((key for key, its in GIVEN_AS.items() if its == thing), "nnodes").replace("_", "-")
+    hint = "unset the one that is left over, or give --%s, which outranks both" % option
+    place.wrong.append((message, place.way("alike", hint)))
 
 
 # -- what the machine has -------------------------------------------------------------------------------------
@@ -226,11 +294,7 @@ def ranks_here(place: Place, environ: "Mapping[str, str]") -> int:
     if each == "cpu":
         return os.cpu_count() or 1
     assert isinstance(each, int)
-    if have is not None and have < each:
-        place.wrong.append(
-            (
-                "%s=%d, and %d devices here" % (place.given["each"][0], each, have),
-                "ask the platform for as many as there are ranks, or start fewer",
-            )
-        )
+    if have is not None and have < each and each > 1:
+        message = "%s=%d, and %d devices here" % (place.given["each"][0], each, have)
+        place.wrong.append((message, "ask the platform for as many as there are ranks, or start fewer"))
     return each

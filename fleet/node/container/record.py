@@ -1,26 +1,40 @@
 """runs/RUN of a run of containers, as a head writes it, by the container that leads. One that does not share its
-folder writes its own."""
+folder writes its own. What its ranks write comes there, too, and to the terminal."""
 
+import errno
 import fcntl
 import os
 import platform
+import sys
 import time
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.files import append_whole, no_room_for, private, tail_of
 from fleet.node.base.locks import release, try_lock
-from fleet.node.base.private import private
 from fleet.node.base.processes import myself
 from fleet.node.base.record import Record, whoami
-from fleet.node.base.run_folder import no_room_for
 from fleet.node.base.types import Any, Mapping
-from fleet.node.container.logs import report
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.verdict import is_well, killed, rank_ends, status_of
-from fleet.protocol.state import OF_THE_HEAD, PROTOCOL, STATE, WRITER
+from fleet.protocol.state import NODE_LOG, OF_THE_HEAD, PROTOCOL, STATE, WRITER, is_log
 from fleet.version import __version__
 
+BLOCK = 1 << 20
+LINE_BYTES = 1 << 16  # of a line that has not ended yet; a longer one is shown in pieces
+TAIL = 4096
+READER = "fleet.ops.run.end.sent"  # of the head half, which takes Python 3.10
 OF_READERS = ("why", "left_early", "kernel", "traceback", "hint", "unfit", "log")  # of a first failure
+
+
+def plain(text: str) -> str:
+    return "".join(it if it.isprintable() else "?" for it in text)
+
+
+def report(text: Any) -> None:
+    """A line of fleet's own, between those of the ranks."""
+    sys.stderr.write("fleet: " + plain(str(text)) + "\n")
+    sys.stderr.flush()
 
 
 class Kept(Record):
@@ -148,11 +162,6 @@ def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
     }
 
 
-def own_name() -> str:
-    """Returns this container's name, as its run uses it where it has no other."""
-    return os.uname()[1].partition(".")[0]
-
-
 def make_runs(path: str) -> None:
     """The folder of runs, which neither git nor a sync takes along. OSError."""
     try:
@@ -169,3 +178,82 @@ def check_runs(path: str) -> "str | None":
     if found is None:
         return None
     return found + (" cannot be written to" if os.path.isdir(found) else " is no folder")
+
+
+def reader_half() -> Any:
+    """Returns what reads the ranks' output, where this python can; None."""
+    if sys.version_info < (3, 10):
+        return None
+    try:
+        return __import__(READER, fromlist=["words"])
+    except ImportError:
+        return None
+
+
+class Logs:
+    """folder: the run's on this node. target: runs/RUN/HOST. host: as the run calls it."""
+
+    def __init__(self, folder: str, target: str, host: str) -> None:
+        self.folder, self.target, self.host = folder, target, host
+        self.offsets: dict[str, int] = {}
+        self.rest: dict[str, bytes] = {}
+        self.blocked: str | None = None  # why the target took nothing, the last time
+        self.over = False  # nothing more will come
+
+    def bring(self) -> bool:
+        """Copies what is new; returns whether a rank wrote any of it."""
+        before = dict(self.offsets)
+        for name in sorted(os.listdir(self.folder)):
+            if not is_log(name):
+                continue
+            with open(os.path.join(self.folder, name), "rb") as file:
+                file.seek(self.offsets.get(name, 0))
+                data = file.read(BLOCK)
+                while data and self.put(name, data):
+                    self.offsets[name] = file.tell()
+                    if name != NODE_LOG:
+                        self.show(name, data)
+                    data = file.read(BLOCK)
+        return any(size != before.get(name) for name, size in self.offsets.items() if name != NODE_LOG)
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Append it, whole or not at all: what a full disk does not take now is copied again."""
+        why = os.strerror(errno.ENOSPC)
+        try:
+            if append_whole(os.path.join(self.target, name), data):
+                self.blocked = None
+                return True
+        except OSError as error:
+            why = str(error.strerror)
+        if why != self.blocked:
+            report("%s takes no logs: %s; they wait in %s" % (self.target, why, self.folder))
+            self.blocked = why
+        return False
+
+    def show(self, name: str, data: bytes) -> None:
+        """Whole lines, each with whose it is."""
+        whole, end, rest = (self.rest.get(name, b"") + data).rpartition(b"\n")
+        if len(rest) > LINE_BYTES:
+            whole, end, rest = whole + end + rest, b"\n", b""
+        self.rest[name] = rest
+        stream = sys.stdout if name.endswith(".out") else sys.stderr
+        for line in whole.split(b"\n") if end else ():
+            stream.write("[%s:%s] %s\n" % (self.host, name[4:-4], line.decode("utf-8", "replace")))
+        stream.flush()
+
+    def finish(self) -> None:
+        """The last of all, also a line without an end."""
+        if os.path.isdir(self.folder):
+            self.bring()
+        for name, rest in self.rest.items():
+            if rest:
+                self.show(name, b"\n")
+
+
+def last_of(folder: str, name: str, since: int, until: "int | None") -> str:
+    """Returns the end of a log, none of it before `since`, none from `until` on."""
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            return tail_of(file, TAIL, since, until)[-TAIL:]
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ import re
 
 from fleet.node.base.types import Any
 from fleet.node.container.channel import bounded
+from fleet.node.container.news import text
 from fleet.node.container.server import Connection
 
 MOST, MOST_RANKS = 1 << 20, 4097  # of nodes; of a container's ranks
@@ -19,9 +20,7 @@ class Member:
     never will. spoke: when a rank of it wrote its last, by this machine's monotonic clock."""
 
     def __init__(self, connection: Connection, hello: "dict[str, Any]") -> None:
-        rank, name = hello.get("rank"), hello["host"]
-        if not isinstance(name, str):
-            raise ValueError("a name is no text")
+        rank, name = hello.get("rank"), text(hello["host"])
         self.host = re.sub(r"[^A-Za-z0-9._-]", "_", name[:64]).lstrip(".-") or "container"
         self.rank = None if rank is None else bounded(rank, MOST)
         self.each, self.about = bounded(hello["each"], MOST_RANKS), hello["about"]
@@ -54,6 +53,10 @@ class Roll:
     @property
     def elastic(self) -> bool:
         return bool(self.about["least"] != self.about["most"])
+
+    @property
+    def world_size(self) -> int:
+        return sum(it.each for it in self.members)
 
     def refusal(self, new: Member) -> "tuple[str, str] | None":
         """Returns why it may not take part, and the next step; None: it may. Nothing of the run is in it."""

@@ -13,8 +13,9 @@ from contextlib import suppress
 from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
+from fleet.node.base.wire import grouped
 from fleet.node.container.channel import Channel, Mismatch, numeric
-from fleet.node.run.look.rendezvous import BACKLOG, listen_everywhere
+from fleet.node.ports.listeners import BACKLOG, listen_everywhere
 
 ADMISSION_SECONDS = 5.0
 LINGER_SECONDS = 2.0  # in which a closed connection may still take what was sent
@@ -144,9 +145,9 @@ class Server:
             loop.stop()
 
     def turn(self, seconds: float) -> "list[tuple[str, Connection, Any]]":
-        """Accepts, reads and writes, waiting up to so long until something happens; returns that, which may be nothing:
-        ("message", connection, message), ("gone", connection, reason) of one that the caller knows by a message and
-        has not closed, ("refused", connection, reason) of one with another secret or version."""
+        """Accepts, reads and writes. Waits up to so long until something happens, and returns that, which may be
+        nothing. Events are ("message", connection, message); ("gone", connection, reason), where the caller knows it
+        by a message and has not closed it; ("refused", connection, reason), where it has another secret or version."""
         now, timed = self.clock.monotonic(), [it for it in self.connections if it.closing or not it.admitted]
         for connection in timed:
             if now >= connection.deadline:
@@ -190,10 +191,7 @@ class Server:
         """Drops the oldest connection of the fullest address or network that waits, where more wait than may."""
         waiting = [it for it in self.connections if not it.admitted]
         for limit, shared in ((here, "address"), (most, "network")):
-            of: dict[Any, list[Connection]] = {}
-            for it in waiting:
-                of.setdefault(getattr(it, shared), []).append(it)
-            fullest = max(of.values(), key=len, default=[])
+            fullest = max(grouped((getattr(it, shared), it) for it in waiting).values(), key=len, default=[])
             if len(fullest if shared == "address" else waiting) > limit:
                 fullest[0].drop("others took its place")
                 return

@@ -1,13 +1,17 @@
 """Reads a platform's variables: the kinds that tables name after a colon, read as the text of a thing."""
 
+import os
 import re
 import socket
+from fnmatch import fnmatchcase
 
 from fleet.node.base import json
 from fleet.node.base.processes import read_file
-from fleet.node.base.types import Callable, Mapping
+from fleet.node.base.types import Any, Callable, Mapping
 
 FILE_BYTES = 1 << 20
+# by the names that nearly all read
+MEETING = {"each": ["NPROC_PER_NODE"], "master": ["MASTER_ADDR"], "port": ["MASTER_PORT"]}
 
 
 def items(value: str) -> "list[str]":
@@ -16,8 +20,8 @@ def items(value: str) -> "list[str]":
 
 def nodelist_first(value: str) -> str:
     """Returns gpu03 of gpu[03-07,11],x."""
-    found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", value)
-    return "".join(part or "" for part in found.groups()) if found else value
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", value)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found.group() if found else "")
 
 
 def own_names() -> "set[str]":
@@ -32,42 +36,103 @@ def place_in(names: "list[str]", own: "set[str]") -> str:
 
 
 def names_in(path: str) -> "list[str]":
-    """Returns a file's lines, each once."""
-    lines = read_file(path, FILE_BYTES).decode("utf-8", "replace").split()
-    return list(dict.fromkeys(lines))
+    """Returns the first token of each line of a file, each once; none where it cannot be read."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return []
+    rows = read_file(path, FILE_BYTES).decode("utf-8", "replace").splitlines()
+    return list(dict.fromkeys(row.split()[0] for row in rows if row.strip()))
+
+
+def json_of(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def json_names(value: str) -> "list[str]":
-    try:
-        found = json.loads(value)
-    except ValueError:
-        found = None
+    found = json_of(value)
     return [str(name) for name in found] if isinstance(found, list) else []
 
 
-def reader(kind: str, value: str, environ: "Mapping[str, str]") -> str:
-    """The text that a thing has; "" where the variable does not hold it."""
-    kind, _, other = kind.partition(":")
-    names: list[str] = []
-    if kind.startswith("json"):
-        names = json_names(value)
-    elif kind.startswith("file"):
-        names = names_in(value)
-    elif kind.startswith("pairs"):
-        names = items(value)[::2]
-    how: dict[str, Callable[[], str]] = {
-        "": lambda: value,
-        "first": lambda: (items(value) or [""])[0],
-        "lines": lambda: str(len(items(value))),
-        "number": lambda: (re.match(r"\d*", value) or [""])[0],
-        "host": lambda: value.rpartition(":")[0] or value,
-        "port": lambda: value.rpartition(":")[2] if ":" in value else "",
-        "nodelist-first": lambda: nodelist_first(value),
-    }
-    if kind in how:
-        return how[kind]()
-    if kind.endswith("-count"):
+def cluster(value: str) -> "tuple[list[str], str]":
+    """Returns all hosts of Vertex AI's CLUSTER_SPEC, in the order of its pools, and which this is, "" where it is none
+    of them: {"cluster": {POOL: [HOST:PORT]}, "task": {"type": POOL, "index"}}."""
+    spec = json_of(value)
+    try:
+        pools = {str(pool): list(map(str, hosts)) for pool, hosts in spec["cluster"].items()}
+        names = [name for pool in sorted(pools) for name in pools[pool]]
+        at = range(len(names)).index(spec["task"]["index"])
+        return names, (pools.get(spec["task"]["type"], [])[at:] or [""])[0]
+    except (AttributeError, TypeError, KeyError, ValueError):
+        return [], ""
+
+
+def host_and_port(value: str) -> "tuple[str, str]":
+    """Returns those of HOST:PORT, [IPv6]:PORT, HOST; an IPv6 address without brackets has no port."""
+    found = re.match(r"(\[.*\]|[^:]*)(?::([^:]*))?\Z", value)
+    return (found.group(1), found.group(2) or "") if found else (value, "")
+
+
+def first_is(value: str, main: str) -> str:
+    """Returns a number as it is counted where `main` comes first, and the others keep their order; "" where that is
+    none."""
+    if not re.match(r"[0-9]{1,9}\Z", main):
+        return ""
+    if not re.match(r"[0-9]{1,9}\Z", value):
+        return value
+    at, first = int(value), int(main)
+    return "0" if at == first else str(at + (at < first))
+
+
+LISTS: "dict[str, Callable[[str], list[str]]]" = {
+    "json": json_names,
+    "file": names_in,
+    "pairs": lambda value: items(value)[::2],
+    "items": items,
+    "cluster": lambda value: cluster(value)[0],
+}
+PLAIN: "dict[str, Callable[[str], str | None]]" = {
+    "": lambda value: value,
+    "number": lambda value: re.match(r"\d*", value).group(),  # type: ignore[union-attr]
+    "host": lambda value: host_and_port(value)[0],
+    "port": lambda value: host_and_port(value)[1],
+    "nodelist": nodelist_first,
+    "gpus": lambda value: "1" if value == "0" else value,  # without any it is one rank
+    "some": lambda value: None if value == "0" else value,
+    "static": lambda value: None if ":" in value else value,
+}
+
+
+def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "str | None":
+    """The text that a thing has; "" where the variable does not hold it, None where that is as if it were not set."""
+    if kind in PLAIN:
+        return PLAIN[kind](value)
+    if kind == "where":
+        return value if environ.get(other) else None
+    if kind == "first-is":
+        return first_is(value, environ.get(other, ""))
+    source, _, which = kind.rpartition("-")
+    names = LISTS[source](value)
+    if which == "count":
         return str(len(names)) if names else ""
-    if kind.endswith("-first"):
-        return names[0] if names else ""
-    return place_in(names, {environ[other]} if other in environ else own_names())
+    if which == "place":
+        own = {environ[other]} if other in environ else own_names()
+        return place_in(names, {cluster(value)[1]} if source == "cluster" else own)
+    host, port = host_and_port(names[which == "second"]) if len(names) > (which == "second") else ("", "")
+    return port if which == "port" else host
+
+
+def value_of(variable: str, environ: "Mapping[str, str]") -> "tuple[str, str | None]":
+    """Returns the name of what a table calls VARIABLE or VARIABLE:READER, with that of the one that it is read by, and
+    its text; None where it is not set."""
+    pattern, _, kind = variable.partition(":")
+    kind, _, other = kind.partition(":")
+    name = re.sub(r"\{(\w+)\}", lambda found: environ.get(found.group(1), ""), pattern)
+    if "*" in name:
+        value = ",".join(environ[each] for each in sorted(environ) if fnmatchcase(each, name))
+    else:
+        value = environ.get(name, "")
+    text = reader(kind, other, value, environ) if value else None
+    shown = "%s with %s" % (name, other) if other and kind != "where" else name
+    return shown, None if text is None else text.strip()

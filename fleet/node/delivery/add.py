@@ -20,11 +20,10 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
 
     allocated: index of a file, as text -> bytes that it takes, where it has holes. force: as in Comparison."""
     for target in store.targets:
-        assert target.tree
-        target.told = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
+        target.comparison = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     doubts: dict[int, File] = {}
     for index, f in enumerate(store.files):
-        comparison, is_known = f.target.told, f.state == "held" or f.target.journal.digest_of(f.entry)
+        comparison, is_known = f.target.comparison, f.state == "held" or f.target.journal.digest_of(f.entry)
         if not (is_known or f.name in comparison.left or f.name in comparison.needed or f.name in comparison.own):
             comparison.doubt(f.entry)
         if f.state == "wanted" and f.name in comparison.doubts:
@@ -32,20 +31,20 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
     digests = head.ask("doubts", list(doubts)) or ()
     for target in store.targets:
         known = {doubts[index].name: digest for index, digest in digests if doubts[index].target is target}
-        target.told.settle(known)
-    answer = head.ask("own", [row for target in store.targets for row in target.told.in_the_way()])
+        target.comparison.settle(known)
+    answer = head.ask("own", [row for target in store.targets for row in target.comparison.in_the_way()])
     for target in store.targets:
-        target.told.resolve(answer)
+        target.comparison.resolve(answer)
     for f in store.files:
-        if f.name not in f.target.told.needed:
+        if f.name not in f.target.comparison.needed:
             f.state, f.have = "held", f.size
     for target in store.targets:
         wanted = [f for f in store.files if f.target is target and f.state == "wanted"]
-        left = target.take_up([f.entry for f in wanted])
+        left = target.stage.sweep({f.name: f.entry for f in wanted})
         for f in wanted:
             f.have = target.stage.verified(f.entry) if f.name in left else f.size
-    needs: list[tuple[bytes, int, int]] = [
-        (f.target.stage.meta_of(f.name), min(f.size - f.have, allocated.get(str(index), f.size)), f.have == 0)
+    needs = [
+        f.target.stage.needs(f.entry, min(f.size, allocated.get(str(index), f.size)), f.have)
         for index, f in enumerate(store.files)
         if f.state == "wanted"
     ]
@@ -55,24 +54,20 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
 def begin(store: "Store") -> None:
     """Records the files that the node had, makes folders, and marks as received the files that lack no byte."""
     for f in store.files:
-        if f.name in f.target.told.seen and f.state == "held":
-            f.digest = f.target.told.digests[f.name]
+        if f.name in f.target.comparison.seen and f.state == "held":
+            f.digest = f.target.comparison.digests[f.name]
             f.note(SEEN)
-    for target in store.targets:
-        comparison = target.told
-        target.commit.put_aside(
-            [path for path in comparison.aside if comparison.changed[path][KIND] != "f"], comparison.found
-        )
     for target in {f.target for f in store.files if f.state == "wanted"}:
         note_delivery(target.path, os.readlink(target.meta))
     for target in store.targets:
-        found = target.told.found
-        for path, kind, *_ in target.told.changed.values():
-            if kind == "d":
-                if found.get(path) is not None:  # a folder replaces a link that fleet delivered
-                    target.commit.check(path, found[path])
-                    target.commit.clear(path, kind, found[path])
-                target.commit.make(path, whole=False)
+        comparison, commit = target.comparison, target.commit
+        found, changed = comparison.found, comparison.changed
+        commit.put_aside([path for path in comparison.aside if changed[path][KIND] != "f"], found)
+        for path in [path for path, entry in changed.items() if entry[KIND] == "d"]:
+            if found.get(path) is not None:  # a folder replaces a link that fleet delivered
+                commit.check(path, found[path])
+                commit.clear(path, "d", found[path])
+            commit.make(path, whole=False)
     for f in store.files:
         if f.state == "wanted" and f.have == f.size:
             f.received = True
@@ -87,7 +82,7 @@ def finish(store: "Store") -> None:
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
         # a destination that was there, perhaps a user's home, keeps its mode
-        comparison = target.told
+        comparison = target.comparison
         new = [
             entry
             for entry in comparison.changed.values()
@@ -100,7 +95,6 @@ def finish(store: "Store") -> None:
                 target.journal.add([*entry, "", DELIVERED, st.st_mtime_ns, st.st_ctime_ns])
         target.stage.remove()
     for target, folder in store.folders:
-        assert target.tree
         to_disk(target.tree.at(folder + b"/."))
     for target in set(store.targets) - failed:
         journal = target.journal

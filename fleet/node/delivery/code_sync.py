@@ -17,13 +17,13 @@ Conversation (J frames out, control lines in):
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
     -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list
     <- {"op": "answer", ...} and [path]: those of them that the source excludes
-    -> {"event": "other", "source", "dest", "deleted": n, "replaced": n}: another source's files would be lost
     -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, where they are most of a folder's files
     <- {"op": "answer", ...} and [path]: those of them whose bytes the source has at another path
-    -> {"event": "most", "dest", "folder", "deleted": n, "of": n, "named": [path], "source": the other, or null}
+    -> {"event": "consent", "to": "sources" | "deletion", "dest", "sources", "folder", "deleted": n, "replaced": n,
+       "of": n, "named": [path]}: other sources' files, or most of a folder's, would be lost
     -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own, in the way
     <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
-    -> {"event": "lacks", "files": [[path, size]], "blocks": [[path, number, sha256]]}, any number of times, the first
+    -> {"event": "lacks", "files": [[path, size]] | "blocks": [[path, number, sha256]]}, any number of times, the first
        parts of long lists; blocks: those of 4 MiB that the node has of a large file, staged or else in place
     -> {"event": "need", "files", "blocks"}, the last parts
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
@@ -34,7 +34,7 @@ Conversation (J frames out, control lines in):
 The node sends doubts, gone, lost and own only where there are items. "more" is false in the last part of a list. Any
 refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing
 (not even ping) for `patience` seconds while the node waits for it is gone: the program ends, and with it its lock.
-After same, shared, other and most (too many files would be deleted) the node changes nothing.
+After same, shared and consent the node changes nothing.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
 surrogateescape. The journal (journal.py) is next to DEST, or in it where DEST is a mount point or its parent not ours.
@@ -43,16 +43,15 @@ surrogateescape. The journal (journal.py) is next to DEST, or in it where DEST i
 import gc
 import hashlib
 import os
-import stat
 from contextlib import suppress
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import file_digest, lstat, open_regular
+from fleet.node.base.files import file_digest, open_regular
 from fleet.node.base.types import Any, BinaryIO, Callable, Collection, Iterator, code
-from fleet.node.base.wire import decode, in_parts, moved, send_exit, send_json, start
+from fleet.node.base.wire import decode, moved, send_exit, send_json, start
 from fleet.node.delivery.compare import Comparison
-from fleet.node.delivery.deleting import drop, gone_of, too_many
+from fleet.node.delivery.deleting import drop, gone_of, losing_most, missing_consent
 from fleet.node.delivery.disk_space import check_space, write_at, write_sparse
 from fleet.node.delivery.head import Head
 from fleet.node.delivery.journal import DELIVERED, is_source, unpack
@@ -134,16 +133,6 @@ def changed_meanwhile(path: str) -> "Refused":
     )
 
 
-def check_room(stage: "Stage", left: "dict[str, Any]", allocated: "dict[str, int]") -> None:
-    """Raises Refused where the disk has no room for what is still to be staged. left: path -> entry. allocated: path ->
-    bytes that a file with holes takes."""
-    needs = []
-    for path, entry in left.items():
-        come, size = lstat(stage.at(path)), min(entry[3], allocated.get(path, entry[3]))
-        needs.append((stage.meta_of(path), (size + 4095) // 4096 * 4096 - (come.st_blocks * 512 if come else 0), 1))
-    check_space(needs, "free some space there, or exclude large files with .fleetignore")
-
-
 def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large") -> "bool":
     """Stages the files of `left` (path -> entry) as the head sends them. Returns False when the head is gone. Raises
     Refused where a large file has another digest than the head's."""
@@ -171,62 +160,52 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
     return True
 
 
-def settle(head: "Head", target: "Target", told: "Comparison", spec: "code.Spec") -> "code.Other | code.Most | None":
+def settle(head: "Head", comparison: "Comparison", spec: "code.Spec") -> "code.Consent | None":
     """Requests what only the head knows, and its user's consent. Returns the refusal to report, None without one."""
-    told.settle(head.ask("doubts", sorted(told.doubts)) or {})
-    gone = gone_of(told)
+    comparison.settle(head.ask("doubts", sorted(comparison.doubts)) or {})
+    gone = gone_of(comparison)
     excluded = set(head.ask("gone", [row[:2] for row in gone]) or ())
-    drop(told, gone, excluded)
-    before, agreed = told.another, spec["replaces"]
-    most = too_many(told, gone, excluded, spec.get("max_delete"), lambda lost: head.ask("lost", lost))
-    if most is not None and all(entry[1] == "d" for entry in told.entries):
-        most["source"] = before
-        return most  # consent to another source does not count: this source has no file
-    if before and agreed is not True and any(is_source(before, each) for each in agreed):
-        most = None  # the user who agreed saw how many files are deleted
-    elif before and agreed is not True:
-        deleted = sum(not stat.S_ISDIR(st.st_mode) for _path, st in told.delete)
-        replaced = sum(told.loses(path) for path in told.changed)
-        if deleted or replaced:
-            dest = decode(told.owner.dest.name)
-            return {"event": "other", "source": before, "dest": dest, "deleted": deleted, "replaced": replaced}
-    if most is not None:
-        return most
-    told.resolve(head.ask("own", told.in_the_way()))
-    return None
+    drop(comparison, gone, excluded)
+    folders = losing_most(comparison, gone, excluded, spec["max_delete"], lambda lost: head.ask("lost", lost))
+    missing = missing_consent(comparison, folders, spec["replaces"])
+    if missing is None:
+        comparison.resolve(head.ask("own", comparison.in_the_way()))
+    return missing
 
 
-def place(target: "Target", told: "Comparison", source: "code.Source", sent: "Collection[list[Any]]") -> "code.Done":
+def place(
+    target: "Target", comparison: "Comparison", source: "code.Source", sent: "Collection[list[Any]]"
+) -> "code.Done":
     """Deletes what is to go, and puts in place what is staged. Returns the report."""
     journal, commit = target.journal, target.commit
-    changed, deleted, also = list(told.changed.values()), 0, told.also
-    if changed or told.delete:
+    changed, deleted, also = list(comparison.changed.values()), 0, comparison.also
+    if changed or comparison.delete:
         wait_for_runs(target.meta, lambda run: send_json({"event": "waiting", "run": run}))
-        for path in told.changed:
-            if told.found[path] is not None:
-                commit.check(path, told.found[path])
-        journal.begin([[*e, told.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)
-        deleted, held = commit.delete(told.delete)
+        for path in comparison.changed:
+            if comparison.found[path] is not None:
+                commit.check(path, comparison.found[path])
+        journal.begin([[*e, comparison.come.get(e[0], ""), DELIVERED, e[4], 0] for e in changed], source)
+        deleted, held = commit.delete(comparison.delete)
         also = also + [journal.known[path][-1] for path in held]
-        commit.put_aside(told.aside, told.found)
-        commit.run(changed, told.needed, told.found)
-    told.also = also
+        commit.put_aside(comparison.aside, comparison.found)
+        commit.run(changed, comparison.needed, comparison.found)
+    comparison.also = also
     return {
         "event": "done",
         "sent": len(sent),
         "bytes": sum(entry[3] for entry in sent),
         "deleted": deleted,
-        "kept": told.kept[:MOST_NAMED],
-        "left": sorted(told.left)[:MOST_NAMED],
-        "entries": len(told.entries),
+        "kept": comparison.kept[:MOST_NAMED],
+        "left": sorted(comparison.left)[:MOST_NAMED],
+        "entries": len(comparison.entries),
         "changed": len(changed),
-        "replaced": len(told.aside),
-        "overwritten": sum(told.loses(path) for path in told.changed),
+        "replaced": len(comparison.aside),
+        "overwritten": sum(comparison.loses(path) for path in comparison.changed),
         "aside": sorted(map(shown, commit.aside)),
     }
 
 
-def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Most | code.Done | None":
+def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.Done | None":
     inside = inside_source(spec["dest"], spec["mark"])
     if inside == ".":
         return {"event": "same"}
@@ -241,7 +220,6 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
         return {"event": "shared", "with": holder}
     head.locks = [fd for fd in [target.lock] if fd is not None]
     journal, stage, dest = target.journal, target.stage, target.tree
-    assert dest
     state, name = journal.state, decode(dest.name)
     if spec["mark"] and os.path.lexists(os.path.join(spec["source"]["path"], spec["mark"])):
         check_around(name, os.path.realpath(spec["source"]["path"]))
@@ -253,22 +231,20 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    theirs = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
-    another = theirs[-1] if theirs else None  # a source whose files may be there, also by a delivery that was cut short
-    comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], another)
-    refusal = settle(head, target, comparison, spec)
+    # also those of deliveries that were cut short
+    sources = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
+    others = [by for number, by in enumerate(sources) if by not in sources[number + 1 :]]
+    comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], others)
+    refusal = settle(head, comparison, spec)
     if refusal is not None:
         return refusal
-    left = target.take_up(list(comparison.needed.values()))
+    left = stage.sweep(comparison.needed)
     wanted = list(left.values())
-    check_room(stage, left, message.get("allocated") or {})
+    allocated = message.get("allocated") or {}
+    needs = [stage.needs(entry, min(entry[3], allocated.get(path, entry[3]))) for path, entry in left.items()]
+    check_space(needs, "free some space there, or exclude large files with .fleetignore")
     large = Large(target)
-    files, blocks = in_parts([(e[0], e[3]) for e in wanted]), in_parts(list(large.have(wanted)))
-    for part in files[:-1]:
-        head.say({"event": "lacks", "files": part, "blocks": []})
-    for some in blocks[:-1]:
-        head.say({"event": "lacks", "files": [], "blocks": some})
-    head.say({"event": "need", "files": files[-1], "blocks": blocks[-1]})
+    head.say_parts({"files": [(e[0], e[3]) for e in wanted], "blocks": list(large.have(wanted))})
     if not receive(head, stage, left, large):
         return None
     comparison.come = {
@@ -285,16 +261,13 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Other | code.Mo
 def main() -> None:
     gc.disable()  # it would scan, again and again, lists of tens of thousands that live to the end
     spec: code.Spec = start()
-    answer: code.Same | code.Shared | code.Other | code.Most | code.Done | code.Refused | None
+    answer: code.Same | code.Shared | code.Consent | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
-    except Refused as refused:
-        answer = {"event": "failed", "message": refused.message, "hint": refused.hint, "busy": refused.busy}
     except EOFError:  # the head is gone, or ends it
         answer = None
-    except OSError as error:
-        failure = failed(error, shown, spec["dest"])
-        answer = {"event": "failed", "message": failure["message"], "hint": failure["hint"]}
+    except (Refused, OSError) as error:
+        answer = {**failed(error, shown, spec["dest"]), "busy": getattr(error, "busy", False)}
     if answer is not None:
         send_json(answer)
         send_exit(1 if answer["event"] == "failed" else 0)

@@ -36,7 +36,7 @@ class Commit:
         self.aside: set[bytes] = set()
 
     def run(self, changed: "list[Any]", staged: "Collection[str]", found: "Found | None" = None) -> None:
-        """Brings the changed entries into their new state. staged: paths whose bytes are staged; any other file only
+        """Puts the changed entries into their new state. staged: paths whose bytes are staged; any other file only
         gets its mode. found: path -> what the comparison found there. Raises Refused where that has changed since."""
         modes = {}
         try:

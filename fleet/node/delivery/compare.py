@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # what a run is made of: nodes on which such a file is not as delivered do not run the same code
 CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")
-ANEW = 8  # where more than one in so many entries is another one, all rows are written
+REWRITE_SHARE = 8  # where more than one in so many entries is another one, all rows are written
 CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
 
 
@@ -52,12 +52,12 @@ class Comparison:
         self,
         owner: "Ownership",
         entries: "list[Any]",
-        brought: "Iterable[str]",
+        fetched: "Iterable[str]",
         force: "bool | Sequence[str]",
-        another: "code.Source | None" = None,
+        others: "Iterable[code.Source]" = (),
     ) -> None:
-        self.owner, self.entries, self.brought, self.force = owner, entries, set(brought), force
-        self.another = another  # source, of which something may be there: what is equal in both is no loss
+        self.owner, self.entries, self.fetched, self.force = owner, entries, set(fetched), force
+        self.others = list(others)  # sources, of which something may be there: what is equal in both is no loss
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
@@ -128,6 +128,10 @@ class Comparison:
         st, entry = self.found[path], self.changed[path]
         return st is not None and (path in self.needed or entry[KIND] == "l" or kind_of(st) != entry[KIND])
 
+    @property
+    def deleted_files(self) -> "list[str]":
+        return [path for path, st in self.delete if not stat.S_ISDIR(st.st_mode)]
+
     def judge(self, entry: "list[Any]", st: "os.stat_result") -> None:
         """Compares an entry with what is there, which may differ from the source."""
         path, kind, owner, there = entry[PATH], entry[KIND], self.owner, kind_of(st)
@@ -150,7 +154,7 @@ class Comparison:
             self.equal(entry, st)
             return
         if status != OWN and not owner.claimed(path, st):
-            if self.another and kind == there == "f" and st.st_size == entry[SIZE]:
+            if self.others and kind == there == "f" and st.st_size == entry[SIZE]:
                 self.doubt(entry)
             else:
                 self.put(entry, st, kind == "f")
@@ -158,7 +162,7 @@ class Comparison:
         self.found[path] = st
         before = owner.journal.row(entry)
         unsure = kind == there == "f" and (st.st_size == entry[SIZE] or any(row[DIGEST] for row in rows))
-        if path in self.brought or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path)):
+        if path in self.fetched or before is not None and not (unsure and not before[DIGEST] or self.is_forced(path)):
             self.left.add(path)
         else:
             (self.doubts if unsure else self.own)[path] = entry
@@ -182,7 +186,7 @@ class Comparison:
         self.digests.update(digests)
         for path, entry in self.doubts.items():
             digest, st = digests.get(path), self.found[path]
-            theirs = self.another is not None and st is not None and self.owner.status(path, st)[0] != OWN
+            theirs = bool(self.others) and st is not None and self.owner.status(path, st)[0] != OWN
             if st is not None and digest and self.owner.digest(path) == digest:
                 if not theirs:
                     self.seen.add(path)
@@ -244,7 +248,7 @@ class Comparison:
         touched = self.changed.keys() | self.seen | self.left
         pairs = enumerate(zip(before, self.entries))
         numbers = [n for n, (old, entry) in pairs if old != entry or entry[PATH] in touched]
-        if len(numbers) + len(state["changed"]) > len(before) // ANEW:
+        if len(numbers) + len(state["changed"]) > len(before) // REWRITE_SHARE:
             return None
         return {n: self.row(self.entries[n]) for n in numbers}
 

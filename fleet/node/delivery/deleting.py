@@ -16,47 +16,47 @@ MANY = 20  # files: in a folder of that many, more than half of them are most
 NAMED = 5
 
 
-def gone_of(told: "Comparison") -> "list[list[Any]]":
+def gone_of(comparison: "Comparison") -> "list[list[Any]]":
     """Returns the latest journal row of each path that was delivered or seen, still exists, and is not in the source's
     list."""
-    journal = told.owner.journal
-    if told.same and not journal.state["also"]:
+    journal = comparison.owner.journal
+    if comparison.same and not journal.state["also"]:
         return []
-    listed = {entry[PATH] for entry in told.entries}
+    listed = {entry[PATH] for entry in comparison.entries}
     rows = [versions[-1] for path, versions in journal.known.items() if path not in listed]
-    return [row for row in rows if look(told.owner.dest, row[PATH]) is not None]
+    return [row for row in rows if look(comparison.owner.dest, row[PATH]) is not None]
 
 
-def drop(told: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
+def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
     """Decides what is deleted: what the source has no more, if it is as it was delivered. Kept are paths that the
     source excludes, what was changed on the node or was there before the delivery, and folders that hold anything kept.
-    In told.delete a folder comes after what is in it.
+    In comparison.delete a folder comes after what is in it.
 
     Then looks at folders in the way of a file or link: one that will not be empty counts as the node's own."""
     deleted: set[str] = set()
-    dest = told.owner.dest
+    dest = comparison.owner.dest
     for row in sorted(gone, reverse=True):
         path, st = row[PATH], look(dest, row[PATH])
         if st is None:
             continue
-        status = told.owner.status(path, st)[0]
+        status = comparison.owner.status(path, st)[0]
         if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
-            told.also.append(row)
+            comparison.also.append(row)
         elif path in excluded:  # after another source it stays as the node's own: the user did not consent to lose it
-            told.also += [] if told.another else [row]
-        elif status == DELIVERED and not told.owner.claimed(path, st):
-            told.delete.append((path, st))
+            comparison.also += [] if comparison.others else [row]
+        elif status == DELIVERED and not comparison.owner.claimed(path, st):
+            comparison.delete.append((path, st))
             deleted.add(path)
         elif status == OWN:
-            told.kept.append(path)
-    for path, entry in list(told.changed.items()):
-        st = told.found[path]
+            comparison.kept.append(path)
+    for path, entry in list(comparison.changed.items()):
+        st = comparison.found[path]
         if st is not None and stat.S_ISDIR(st.st_mode) and entry[KIND] != "d":
-            told.holding[path] = holds(dest, path, deleted)
-            if told.holding[path]:
-                del told.changed[path]
-                told.needed.pop(path, None)
-                told.own[path] = entry
+            comparison.holding[path] = holds(dest, path, deleted)
+            if comparison.holding[path]:
+                del comparison.changed[path]
+                comparison.needed.pop(path, None)
+                comparison.own[path] = entry
 
 
 def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
@@ -88,38 +88,53 @@ def emptied(files: "Iterable[str]", lost: "Iterable[str]") -> "list[tuple[int, s
     ]
 
 
-def too_many(
-    told: "Comparison",
+def losing_most(
+    comparison: "Comparison",
     gone: "list[list[Any]]",
     excluded: "set[str]",
     most: "int | str | None",
     elsewhere: "Callable[[list[Any]], Any]",
-) -> "code.Most | None":
-    """Returns the message that refuses to delete so many files, None if they may be deleted. gone, excluded: as for
-    drop().
+) -> "list[tuple[int, str]]":
+    """Returns (number of files lost, folder) for each folder that loses too many. gone, excluded: as for drop().
 
     most: the number of files that may be deleted, "all", or None: less than most of any folder. elsewhere: takes rows
     [path, size, sha256] of lost files, returns the paths of those that the source has under another name."""
-    deleted = [path for path, st in told.delete if not stat.S_ISDIR(st.st_mode)]
-    if isinstance(most, str) or len(deleted) <= (most or 0):
-        return None
-    folders = [(len(deleted), "")]
-    known = told.owner.journal.known
-    if most is None:
-        files = [path for path, rows in known.items() if rows[-1][KIND] != "d" and path not in excluded]
-        lost = {row[PATH]: row for row in gone if row[KIND] != "d" and row[PATH] not in excluded}
-        if emptied(files, lost):
-            for path in elsewhere([[row[PATH], row[SIZE], row[DIGEST]] for row in lost.values()]):
-                lost.pop(path, None)
-        folders = emptied(files, lost)
-    if not folders:
-        return None
+    deleted = len(comparison.deleted_files)
+    if isinstance(most, str) or deleted <= (most or 0):
+        return []
+    if most is not None:
+        return [(deleted, "")]
+    files = [
+        path for path, rows in comparison.owner.journal.known.items() if rows[-1][KIND] != "d" and path not in excluded
+    ]
+    lost = {row[PATH]: row for row in gone if row[KIND] != "d" and row[PATH] not in excluded}
+    if emptied(files, lost):
+        for path in elsewhere([[row[PATH], row[SIZE], row[DIGEST]] for row in lost.values()]):
+            lost.pop(path, None)
+    return emptied(files, lost)
+
+
+def missing_consent(comparison: "Comparison", folders: "list[tuple[int, str]]", agreed: "Any") -> "code.Consent | None":
+    """Returns the message about what a delivery would lose without its user's consent; None where it may go on.
+    folders: as losing_most() returns them. agreed: the other sources whose files may be lost; True: any."""
+    deleted = comparison.deleted_files
+    replaced = sum(comparison.loses(path) for path in comparison.changed)
+    has_files = any(entry[KIND] != "d" for entry in comparison.entries)
+    others = comparison.others if agreed is not True or not has_files else []
+    is_agreed = agreed is True or all(each in agreed for each in others)
+    is_of_sources = False
+    if has_files or not folders:  # consent to other sources does not count where this source has no file
+        is_of_sources = bool(others and not is_agreed and (deleted or replaced))
+        if not (is_of_sources or folders) or is_agreed and others:  # who agreed saw how many files are deleted
+            return None
     return {
-        "event": "most",
-        "dest": decode(told.owner.dest.name),
-        "folder": max(folders)[1],
+        "event": "consent",
+        "to": "sources" if is_of_sources else "deletion",
+        "dest": decode(comparison.owner.dest.name),
+        "sources": others,
+        "folder": max(folders)[1] if folders else "",
         "deleted": len(deleted),
-        "of": sum(rows[-1][KIND] != "d" for rows in known.values()),
+        "replaced": replaced,
+        "of": sum(rows[-1][KIND] != "d" for rows in comparison.owner.journal.known.values()),
         "named": sorted(deleted)[:NAMED],
-        "source": None,
     }

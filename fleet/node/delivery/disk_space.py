@@ -4,15 +4,13 @@ import os
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused
+from fleet.node.base.wire import grouped
 
 
 def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
     """needs: [(folder, bytes, files)]. Sums up what goes to one file system; Refused names the numbers."""
-    devices: dict[int, list[tuple[bytes, int, int]]] = {}
     known = {folder: os.stat(folder).st_dev for folder in {need[0] for need in needs}}
-    for need in needs:
-        devices.setdefault(known[need[0]], []).append(need)
-    for here in devices.values():
+    for here in grouped((known[need[0]], need) for need in needs).values():
         folder, count, files = here[0][0], sum(need[1] for need in here), sum(need[2] for need in here)
         space = os.statvfs(folder)
         free = space.f_bavail * space.f_frsize

@@ -22,13 +22,13 @@ import stat
 import time
 from contextlib import suppress
 
-from fleet.node.base.errors import Refused, failed
+from fleet.node.base.errors import Refused, answer
 from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, Iterable, give
-from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_exit, send_json, start
+from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_json
 from fleet.node.delivery.since import beginning, delivered, written_since
-from fleet.node.delivery.tree import Walk, copies_of, tell
+from fleet.node.delivery.tree import Walk, send_entries
 from fleet.protocol.frames import OUTPUT
 
 say: "Callable[[give.Giving], None]" = send_json
@@ -166,7 +166,7 @@ class Giver:
             with file:
                 if self.send(full, flags, file.fileno(), index, offset, version, until):
                     return
-        say({"event": "moving", "index": index, "quiet": quiet_beside(full)})
+        say({"event": "moving", "index": index, "quiet": quiet_versions(full)})
 
     def send(
         self,
@@ -258,7 +258,7 @@ def is_version(name: bytes, other: bytes) -> bool:
     return name != other and (one == two or is_last)
 
 
-def quiet_beside(full: bytes) -> "list[tuple[str, int]]":
+def quiet_versions(full: bytes) -> "list[tuple[str, int]]":
     """Returns the newest versions of a file next to it that are whole and have not changed for a while, and their
     age."""
     folder, own = os.path.split(full)
@@ -279,21 +279,16 @@ def is_whole(path: bytes) -> bool:
 
 def converse(spec: "give.GiveSpec") -> None:
     root = os.path.expanduser(os.fsdecode(encode(spec["path"])))
-    walk = Walk(root, changing=True, copies=copies_of(spec["copy_unsafe_links"]))
+    walk = Walk(root, changing=True, follows=spec["copy_unsafe_links"])
     entries = list(walk.entries()) if os.path.exists(root) else []
     if spec["run"] is not None and entries:
         entries = written_since(beginning(spec["run"], root), walk, entries, delivered(root))
-    tell(walk, entries)
+    send_entries(walk, entries)
     wanted: list[Any] = next((line["wanted"] for line in control_lines() if line.get("op") == "give"), [])
     Giver(os.fsencode(root), walk.followed).give(wanted)
 
 
 def main() -> None:
-    spec = start()
     gc.disable()  # of long lists that live to the end it finds nothing, again and again
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # a process opens what is_written() holds just then
-    try:
-        converse(spec)
-    except (Refused, OSError) as error:
-        send_json(failed(error, shown=decode))
-    send_exit(0)
+    answer(converse, (Refused, OSError))

@@ -8,8 +8,9 @@ import zlib
 from contextlib import suppress
 
 from fleet.node.base import json
+from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.types import Any, Iterable, Iterator, Mapping
+from fleet.node.base.types import Any, Callable, Iterable, Iterator, Mapping
 from fleet.node.base.wire import control_lines, in_parts, moved, send_exit, send_json, start_thread
 
 
@@ -43,7 +44,7 @@ class Head:
             send_exit(1)
 
     def say(self, question: "Mapping[str, Any]") -> None:
-        """Something that it has to answer."""
+        """Sends something that it has to read, and answer at the end."""
         self.waits = time.monotonic()
         send_json(question)
 
@@ -70,12 +71,20 @@ class Head:
             return None
         *parts, last = in_parts(items)
         for part in parts:
-            send_json({"event": event, "items": part, "more": True})
+            self.say({"event": event, "items": part, "more": True})
         self.say({"event": event, "items": last, "more": False})
         message = self.hear("answer", "end")
         if message is None or message["op"] == "end":
             raise EOFError
         return json.loads(zlib.decompress(self.payload(message)).decode())
+
+    def say_parts(self, lists: "Mapping[str, list[Any]]", **more: "Any") -> None:
+        """Reports what the node lacks: the first parts of long lists, then the last ones with all else."""
+        parts = {name: in_parts(items) for name, items in lists.items()}
+        for name, some in parts.items():
+            for part in some[:-1]:
+                self.say({"event": "lacks", name: part})
+        self.say({"event": "need", **{name: some[-1] for name, some in parts.items()}, **more})
 
     def pieces(self, size: int) -> "Iterator[bytes]":
         """Yields these bytes of what the head sends, as they come."""
@@ -97,7 +106,29 @@ class Head:
         return data
 
 
-def unpack(packed: bytes) -> "list[Any]":
-    """A manifest as it came."""
-    entries: list[Any] = json.loads(zlib.decompress(packed).decode())
-    return entries
+class Mixed(Refused):
+    """Some of the destinations are this node's own, some another node writes; the head then takes them one by one."""
+
+
+def fail(error: "Any") -> None:
+    """Report what ends this program, and end it."""
+    failure = failed(error, shown, again=", then run this again: it goes on where it ended")
+    try:
+        send_json(dict(failure, kind="mixed" if isinstance(error, Mixed) else "sync"))
+        send_exit(1)
+    finally:
+        os._exit(1)
+
+
+def worker(target: "Callable[..., Any]", *args: "Any") -> None:
+    """A thread whose failure is this program's."""
+
+    def run() -> None:
+        try:
+            target(*args)
+        except BrokenPipeError:
+            os._exit(1)
+        except Exception as error:
+            fail(error)
+
+    start_thread(run)

@@ -14,7 +14,7 @@ import stat
 from fnmatch import fnmatchcase
 
 from fleet.node.base.beneath import Beneath
-from fleet.node.base.files import file_digest, lstat, version_of
+from fleet.node.base.files import file_digest, version_of
 from fleet.node.base.types import Any, Collection, Iterator, Sequence
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
@@ -26,6 +26,7 @@ from fleet.node.delivery.journal import (
     SIZE,
     STATUS,
     Journal,
+    delivered_to,
     unchanged,
 )
 from fleet.protocol.state import CODE_STATE, DATA_STATE
@@ -131,9 +132,5 @@ class Ownership:
 
 def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], dict[str, list[Any]]]]":
     """(device and inode of the state folder, the journal's rows by path) of each delivery to this folder or file."""
-    around, name = os.path.split(target)
-    for suffix in map(encode, (CODE_STATE, DATA_STATE)):
-        for meta in (os.path.join(target, suffix), os.path.join(around, b"." + name + suffix)):
-            st, of = lstat(meta), lstat(target)
-            if st and of and stat.S_ISDIR(st.st_mode) and st.st_uid in (os.geteuid(), of.st_uid):
-                yield (st.st_dev, st.st_ino), Journal(meta).known
+    for meta, st in delivered_to(target, map(encode, (CODE_STATE, DATA_STATE))):
+        yield (st.st_dev, st.st_ino), Journal(meta).known

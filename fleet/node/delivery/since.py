@@ -12,6 +12,8 @@ from fleet.node.delivery.ownership import Ownership, look
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.state import ATTEMPT, SPEC
 
+MOVE_NS = 2 * 10**9  # between the times that one move gives: where these are whole seconds
+
 
 def clock(folder: str) -> "float | None":
     """Returns the time, in seconds, of the clock that dates new files in this folder. None where no file can be
@@ -70,7 +72,12 @@ def written_since(
     filled = {entry[0].rpartition("/")[0] for entry in entries}
     for path, kind, *_ in entries:
         mtime, ctime = walk.times[path]
-        if path.rpartition("/")[0] in moved_here or kind == "d" and is_since(ctime) and not is_since(mtime):
+        around = path.rpartition("/")[0]
+        is_moved = kind == "d" and is_since(ctime) and not is_since(mtime)
+        # A move changes the folder around it, too; chmod and chown do not. Programs may set its mtime back,
+        # never its ctime. Around a link that is followed no time is known.
+        changed = walk.times[around]
+        if around in moved_here or is_moved and (not changed[0] or max(changed) >= ctime - MOVE_NS):
             moved_here.add(path)  # a folder that was moved here, with all that is in it
     for path, kind, *_ in reversed(entries):  # backwards: a folder comes after its contents
         is_new = path in moved_here or is_since(max(walk.times[path]))

@@ -1,8 +1,8 @@
 """Holds what has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not
 come again. Files for a file system that is mounted inside the destination are staged there, in a folder of that.
 
-    stage/PATH    a file: whole where its time is the source's, else under way
-    blocks/KEY    digests of the 4 MiB blocks of a large one, KEY made of its path, size and mtime
+    stage/PATH    a file: whole where its time is the source's, else under way.
+    blocks/KEY    digests of the 4 MiB blocks of a large file. KEY is made of its path, size and mtime.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.beneath import HOLD, Beneath
-from fleet.node.base.files import remove_tree
+from fleet.node.base.errors import closing
+from fleet.node.base.files import lstat, remove_tree
 from fleet.node.base.processes import read_file
 from fleet.node.base.state_folder import mount_of, state_folder
 from fleet.node.base.types import Any, Iterator
@@ -29,13 +30,9 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX  # that writing takes away
 
 
-def key_of(path: str, size: int, mtime_ns: int) -> bytes:
-    return hashlib.sha256(("%d %d " % (size, mtime_ns)).encode() + encode(path)).hexdigest()[:32].encode()
-
-
 def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
-    """(path, bytes) of many files in one parcel: zlib data, a JSON line [[path, length], ...], then these bytes, end to
-    end."""
+    """Yields (path, bytes) of the files in a parcel. It is zlib data: a JSON line [[path, length], ...], then these
+    bytes, end to end."""
     line, _, rest = zlib.decompress(data).partition(b"\n")
     body, at = memoryview(rest), 0
     for path, length in json.loads(line.decode()):
@@ -84,7 +81,7 @@ class Stage:
         return state_folder(Beneath(os.dup(around)), b"", encode("." + key + STAGE_THERE), here)
 
     def place(self, full: bytes) -> bytes:
-        """The same path, in a folder that is there."""
+        """Makes the folder that a path is in. Returns the path."""
         around = full[: full.rindex(b"/")]
         if around not in self.made:
             os.makedirs(around, 0o700, exist_ok=True)
@@ -92,11 +89,12 @@ class Stage:
         return full
 
     def blocks_of(self, entry: "list[Any]") -> bytes:
-        return os.path.join(self.meta, b"blocks", key_of(entry[0], entry[3], entry[4]))
+        key = hashlib.sha256(("%d %d " % (entry[3], entry[4])).encode() + encode(entry[0])).hexdigest()[:32]
+        return os.path.join(self.meta, b"blocks", key.encode())
 
-    def sweep(self, wanted: "dict[str, Any]") -> "set[str]":
-        """Takes away what is of no use any more; returns the paths of the files that have come whole. wanted: path ->
-        entry. In place: on a full disk nothing can be made."""
+    def sweep(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
+        """Takes away what is of no use any more; returns those of `wanted`, path -> entry, that are still to come: an
+        interrupted delivery has left the others here whole. In place: on a full disk nothing can be made."""
         whole: set[str] = set()
         blocks = {self.blocks_of(entry) for entry in wanted.values() if entry[3] > BLOCK}
         for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
@@ -116,14 +114,22 @@ class Stage:
             for name in folders:
                 with suppress(OSError):  # something wanted is in it
                     os.rmdir(os.path.join(around, name))
-        return whole
+        return {path: entry for path, entry in wanted.items() if path not in whole}
 
     def is_whole(self, entry: "list[Any]", st: "os.stat_result") -> bool:
         known = (st.st_size, st.st_mtime_ns) == (entry[3], entry[4])
         return known and stat.S_ISREG(st.st_mode) and st.st_ctime > self.booted + 1
 
+    def needs(self, entry: "list[Any]", size: int, have: int = 0) -> "tuple[bytes, int, int]":
+        """Returns what check_space() is given of a file whose bytes take so much room: less what is staged of it. have:
+        bytes from its start that are staged. They may take no blocks: zeros become holes, or the disk compresses."""
+        staged = lstat(self.at(entry[0]))
+        full, rest = ((count + 4095) // 4096 * 4096 for count in (size, entry[3] - have))
+        space = max(0, min(rest, full - (staged.st_blocks * 512 if staged else 0)))
+        return self.meta_of(entry[0]), space, staged is None
+
     def put(self, entry: "list[Any]", data: memoryview) -> None:
-        """A file as a whole: of tens of thousands, each call counts."""
+        """Stages a file as a whole. Of tens of thousands of files each call counts."""
         around, _, name = entry[0].rpartition("/")
         if around != self.around:
             self.leave()
@@ -136,16 +142,14 @@ class Stage:
         except FileExistsError:  # what a kill has left of it
             os.unlink(path, dir_fd=self.inside)
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
-        try:
+        with closing(fd):
             write_sparse(fd, data, 0)
             if mode & (self.umask | SPECIAL):
                 os.fchmod(fd, mode)
             os.utime(fd, ns=(entry[4], entry[4]))
-        finally:
-            os.close(fd)
 
     def write(self, entry: "list[Any]", offset: int, data: "bytes | memoryview") -> bool:
-        """Some bytes of a file, which come in order; whether that was its last."""
+        """Stages bytes of a file, which come in order. Returns True if the file is whole now."""
         writer = self.writer
         if writer is None or writer.entry is not entry or writer.at != offset:
             self.flush()
@@ -174,8 +178,8 @@ class Stage:
                 os.unlink(path)
 
     def verified(self, entry: "list[Any]") -> int:
-        """Bytes at the start of a file that its block digests vouch for; the rest of both is cut off. A small one has
-        none."""
+        """Returns how many bytes at the start of a staged file agree with its block digests, and cuts off the rest of
+        both. A small file has no such digests: 0."""
         size, good = entry[3], 0
         if size <= BLOCK:
             return 0
@@ -193,7 +197,7 @@ class Stage:
         return good
 
     def remove(self) -> None:
-        """All of it, and what was put aside long ago."""
+        """Removes all that is staged, and what was put aside long ago."""
         self.flush()
         self.leave()
         for meta in set(self.metas.values()):
@@ -215,7 +219,7 @@ def forget_replaced(meta: bytes) -> None:
 
 
 def seal(fd: int, entry: "list[Any]") -> None:
-    """Give a file its mode and time: it is whole."""
+    """Gives a file its mode and time, which show that it is whole."""
     os.fchmod(fd, entry[2])
     os.utime(fd, ns=(entry[4], entry[4]))
 

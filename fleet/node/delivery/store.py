@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, closing
 from fleet.node.base.files import file_digest
 from fleet.node.base.types import Any, Callable, Iterable, chain
 from fleet.node.base.wire import decode, encode, send_json
@@ -172,11 +172,8 @@ class Store(Stream):
             return f.size if f.state == "failed" else f.have
 
     def read(self, index: int, offset: int, size: int) -> bytes:
-        fd = self.open(self.files[index])
-        try:
+        with closing(self.open(self.files[index])) as fd:
             return os.pread(fd, size, offset)
-        finally:
-            os.close(fd)
 
     def open(self, f: "File") -> int:
         """Opens a file by its part name, or by its final name where the part is gone."""
@@ -216,15 +213,12 @@ class Store(Stream):
 
     def place(self, index: int, f: "File") -> None:
         part = f.part
-        fd = os.open(part, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closing(os.open(part, os.O_RDWR | os.O_CLOEXEC)) as fd:
             if os.fstat(fd).st_size == f.size and file_digest(part) == f.digest:
                 os.fchmod(fd, f.mode)
                 os.fsync(fd)
                 self.enter(f, part)
                 return
-        finally:
-            os.close(fd)
         good = f.target.stage.verified(f.entry)
         with self.ready:
             # requested again, where this disk's copy is not as it came; else from the start
@@ -239,7 +233,7 @@ class Store(Stream):
             say({"event": "corrupt", "file": index, "epoch": self.epoch})
 
     def enter(self, f: "File", part: bytes) -> None:
-        comparison, commit = f.target.told, f.target.commit
+        comparison, commit = f.target.comparison, f.target.commit
         try:
             if f.name in comparison.aside:
                 commit.put_aside([f.name], comparison.found)

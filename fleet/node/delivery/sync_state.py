@@ -2,9 +2,9 @@
 
 A code sync's state folder holds, next to its journal (journal.py),
 
-    lock       held by a sync from its first message to its end
-    begins     held by runs that begin, together, with the id of the last one; and by a sync, alone, while it puts
-               files in place: so no run begins from a mixture, and what is imported later fits what was before
+    lock       held by a sync from its first message to its end.
+    begins     held by runs that begin, together, with the id of the last one; held by a sync, alone, while it puts
+               files in place. So no run begins from a mixture, and what is imported later fits what was before.
 
 Data that is being put in place, or is whole, is noted in ~/.fleet/data."""
 
@@ -12,17 +12,16 @@ import fcntl
 import glob
 import hashlib
 import os
-import stat
 import time
 from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import file_digest, lstat, replace_file
+from fleet.node.base.files import file_digest, lstat, remove_file, replace_file
 from fleet.node.base.locks import held_by, try_lock, wait_for
 from fleet.node.base.run_folder import read_json
-from fleet.node.base.state_folder import own_home, state_name
-from fleet.node.base.types import Any, Callable, Iterator, run
+from fleet.node.base.state_folder import own_home
+from fleet.node.base.types import Any, Callable, Iterator, run_specs
 from fleet.node.base.wire import decode, encode
 from fleet.node.delivery.journal import (
     DIGEST,
@@ -32,6 +31,7 @@ from fleet.node.delivery.journal import (
     NOTHING,
     PATH,
     SIZE,
+    delivered_to,
     identity,
     read_state,
     rows_of,
@@ -49,13 +49,9 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
     """(destination, state folder) of the sync that path may have come by: the nearest at or above it; or None."""
     folder = path
     while folder != b"/":
-        around, name = os.path.split(folder)
-        for meta in (os.path.join(folder, SYNC_STATE), os.path.join(around, state_name(name, SYNC_STATE))):
-            found, of = lstat(meta), lstat(folder)
-            # anybody may have put a folder of that name below /tmp, to be in the way of runs
-            if found and of and stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), of.st_uid):
-                return folder, meta
-        folder = around
+        for meta, _ in delivered_to(folder, (SYNC_STATE,)):
+            return folder, meta
+        folder = os.path.dirname(folder)
     return None
 
 
@@ -129,7 +125,7 @@ def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
     return os.open(os.path.join(meta, b"begins"), how | os.O_NOFOLLOW, 0o600)
 
 
-def begin_from(code: "run.CodeInUse", run: str, seconds: float) -> "int | None":
+def begin_from(code: "run_specs.CodeInUse", run: str, seconds: float) -> "int | None":
     """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
     None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
     meta = encode(code["state"])
@@ -160,16 +156,13 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
             raise Refused("run %s is still beginning from this folder" % run, "run the sync again when it has begun")
 
 
-def note_of(target: bytes) -> bytes:
-    return encode(below_home(DATA, hashlib.sha256(target).hexdigest()[:32]))
-
-
 def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
     """Note what is at target: old and new mixed, or whole. meta: its state folder."""
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
     with suppress(OSError, Refused):  # a home that cannot be written: no warning is possible
         own_home(DATA)
-        replace_file(note_of(target), json.dumps(record).encode())
+        note = below_home(DATA, hashlib.sha256(target).hexdigest()[:32])
+        replace_file(encode(note), json.dumps(record).encode())
 
 
 def deliveries() -> "Iterator[tuple[str, dict[str, Any]]]":
@@ -228,8 +221,7 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
                 busy = None if try_lock(lock.fileno(), fcntl.LOCK_SH) else held_by(lock.fileno())
             return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
-            with suppress(FileNotFoundError):  # so has another who looks
-                os.unlink(note)  # another process removed all of it
+            remove_file(note)  # another process removed all of it
         except OSError:
             continue  # a file system without locks
     return None

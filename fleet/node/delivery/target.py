@@ -4,7 +4,7 @@ stage."""
 import os
 
 from fleet.node.base.beneath import Beneath, reach
-from fleet.node.base.errors import Refused
+from fleet.node.base.errors import Refused, on_os_error
 from fleet.node.base.locks import release, take_lock
 from fleet.node.base.state_folder import state_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, values
@@ -26,7 +26,7 @@ MENDS = {
 class Target:
     """A folder, or one file in it: the tree is then the folder around it. path: where it goes, absolute bytes. kind:
     "f" or "d". suffix: of its state folder, which distinguishes one kind of delivery from another. made: the folder is
-    new. entries: what is to be there, as in the journal; told: the summary of that."""
+    new. entries: what is to be there, as in the journal; comparison: the summary of that."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)
@@ -36,10 +36,10 @@ class Target:
             raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
         self.path = os.path.abspath(encode(path))
         self.name = os.path.basename(decode(self.path)) if kind == "f" else ""
-        self.tree: Beneath | None = None
+        self.tree: Beneath  # since prepare()
         self.lock: int | None = None
         self.entries: list[Any] = []
-        self.told: Comparison
+        self.comparison: Comparison
         self.made = False
 
     def prepare(self, spec: "values.Delivery") -> "str | None":
@@ -65,26 +65,15 @@ class Target:
         return None
 
     def hold(self, folder: bytes) -> "Beneath":
-        try:
+        with on_os_error(Refused, "cannot make %s" % decode(folder), self.another):
             try:
                 return Beneath(reach(folder, way=True)).check()
             except FileNotFoundError:
                 self.made = True
                 return Beneath(reach(folder, make=True, way=True)).check()
-        except OSError as error:
-            raise Refused("cannot make %s: %s" % (decode(folder), error.strerror), self.another) from None
-
-    def take_up(self, needed: "list[Any]") -> "dict[str, Any]":
-        """Returns path -> entry of the files that are still to come: those that an interrupted delivery has left here
-        whole need not."""
-        left = {entry[0]: entry for entry in needed}
-        for path in self.stage.sweep(left):
-            del left[path]
-        return left
 
     def full(self, name: str) -> bytes:
         """A path to be used at once."""
-        assert self.tree
         return self.tree.at(encode(name))
 
     def close(self) -> None:

@@ -2,31 +2,42 @@
 
 import errno
 import os
+import re
 import stat
 from itertools import islice
 
-from fleet.node.base.errors import Refused
-from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterator, Sequence, chain
+from fleet.node.base.errors import Refused, closing
+from fleet.node.base.types import TYPE_CHECKING, Any, Iterator, Sequence, chain
 from fleet.node.base.wire import decode, encode, in_parts, moved, send_json
-from fleet.node.delivery.private import may_copy
 from fleet.protocol.state import SOURCE_MARK, STATE_FOLDERS
 
 if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """Decides what is sent of a folder. shut: nothing in it, and itself only with what is sent for a reason of its
-        own."""
+        """Decides what is sent of a folder. excluded_because: nothing in it, and itself only with what is sent for a
+        reason of its own."""
 
         @property
-        def shut(self) -> "Any": ...
+        def excluded_because(self) -> "Any": ...
 
         def enter(self, prefix: str, names: "list[str]") -> "Rules": ...
 
         def take(self, path: str, child: "os.DirEntry[str]", folder: bool) -> "Rules | None": ...
 
 
-MOST_TOLD = 10000
+# what no link takes along, and no sync sends without consent: folders that hold secrets, and private keys
+SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
+KEY = re.compile(
+    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[rn]|[ \t]*[\r\n])"  # also in JSON, and indented as in YAML
+    rb"|^---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|^PuTTY-User-Key-File-\d",
+    re.MULTILINE,
+)
+KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
+# of which a key is a part at most
+CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
+OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
+MOST_NAMED = 10000
 EVERYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
@@ -35,18 +46,20 @@ class Walk:
 
     mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
     a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
-    meanwhile is left out. copies: links that lead out of root are as what they lead to, where it is so for that link.
-    followed: those of them that are files. inodes: of files. times: path -> mtime and ctime, where it is `changing`.
-    """
+    meanwhile is left out. follows: links that lead out of root are as what they lead to, but for secrets. credentials:
+    real paths of more secrets. followed: those links that lead to files. inodes: of files. times: path -> mtime and
+    ctime, where it is `changing`."""
 
     def __init__(
         self,
         root: str,
         rules: "Rules | None" = None,
         changing: bool = False,
-        copies: "Callable[[str, os.stat_result], bool] | None" = None,
+        follows: bool = False,
+        credentials: "frozenset[str]" = frozenset(),
     ) -> None:
-        self.root, self.rules, self.changing, self.copies = root, rules, changing, copies
+        self.root, self.rules, self.changing = root, rules, changing
+        self.follows, self.credentials = follows, credentials
         self.mode: int | None = None
         self.skipped: list[str] = []
         self.allocated: dict[str, int] = {}
@@ -61,6 +74,7 @@ class Walk:
         info = os.stat(self.root)
         if stat.S_ISDIR(info.st_mode):
             self.mode = folder_mode(info)
+            self.times[""] = info.st_mtime_ns, info.st_ctime_ns
             yield from self.below("", self.rules)
         elif stat.S_ISREG(info.st_mode):
             self.times[""] = info.st_mtime_ns, info.st_ctime_ns
@@ -69,7 +83,7 @@ class Walk:
             raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
 
     def below(self, inside: str, rules: "Rules | None") -> "Iterator[chain.Entry]":
-        """Entries below root/inside, folders before what they hold, sorted by name."""
+        """Yields the entries below root/inside, sorted by name, each folder before what it holds."""
         folder = os.path.join(self.root, inside).rstrip("/") or "/"
         with os.scandir(folder) as found:
             children = sorted(found, key=lambda entry: entry.name)
@@ -90,7 +104,7 @@ class Walk:
                     self.times[path] = info.st_mtime_ns, info.st_ctime_ns
                 if is_folder:
                     below, first = self.below(inside + child.name + "/", inner), None
-                    if inner is not None and inner.shut is not None:
+                    if inner is not None and inner.excluded_because is not None:
                         first = next(below, None)
                         if first is None:
                             continue
@@ -110,7 +124,7 @@ class Walk:
 
     def link(self, name: str, path: str, full: str, rules: "Rules | None") -> "Iterator[chain.Entry]":
         target = os.readlink(full)
-        info = self.led_to(name, full, target) if self.copies is not None else None
+        info = self.led_to(name, full, target) if self.follows else None
         if info is None:
             yield (path, "l", 0, 0, 0, travelling(target))
         elif stat.S_ISDIR(info.st_mode):
@@ -124,8 +138,8 @@ class Walk:
             yield self.file(path, full, info)
 
     def led_to(self, name: str, full: str, target: str) -> "os.stat_result | None":
-        """The file or folder that goes in a link's place; None where it stays one. It does where it leads to what is
-        sent, or would without end."""
+        """Returns the stat of the file or folder that is sent in a link's place, None where the link itself is sent: it
+        leads to what is sent anyway, or to a folder around it, without end."""
         real, place = os.path.realpath(full), os.path.normpath(os.path.join(self.root, os.path.dirname(name), target))
         if is_below(place, self.root) and os.path.realpath(place) == real:
             return None
@@ -137,7 +151,7 @@ class Walk:
             taken = not any(is_below(folder, real) for folder in self.around)
         else:
             taken = stat.S_ISREG(info.st_mode)
-        return info if taken and self.copies is not None and self.copies(real, info) else None
+        return info if taken and may_copy(self.credentials, real, info) else None
 
     def file(self, path: str, full: str, info: "os.stat_result") -> "chain.Entry":
         readable = info.st_mode & EVERYBODY == EVERYBODY or os.access(full, os.R_OK)
@@ -151,15 +165,8 @@ class Walk:
         return (path, "f", stat.S_IMODE(info.st_mode), info.st_size, info.st_mtime_ns, "")
 
 
-def copies_of(
-    follows: bool, credentials: "frozenset[str]" = frozenset()
-) -> "Callable[[str, os.stat_result], bool] | None":
-    """Returns `copies` of a Walk that follows links which lead out, or not."""
-    return (lambda real, info: may_copy(credentials, real, info)) if follows else None
-
-
-def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
-    """Send the head the list of what is here."""
+def send_entries(walk: Walk, entries: "list[chain.Entry]") -> None:
+    """Sends the head the list of what is here."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):
         last = number == len(parts)
@@ -169,9 +176,9 @@ def tell(walk: Walk, entries: "list[chain.Entry]") -> None:
                 "path": travelling(walk.root),
                 "entries": part,
                 "allocated": {entry[0]: walk.allocated[entry[0]] for entry in part if entry[0] in walk.allocated},
-                "skipped": walk.skipped[:MOST_TOLD] if last else [],
-                "linked": walk.linked[:MOST_TOLD] if last else [],
-                "unsafe": list(islice(unsafe_links(walk.root, entries), MOST_TOLD)) if last else [],
+                "skipped": walk.skipped[:MOST_NAMED] if last else [],
+                "linked": walk.linked[:MOST_NAMED] if last else [],
+                "unsafe": list(islice(unsafe_links(walk.root, entries), MOST_NAMED)) if last else [],
                 "mode": walk.mode,
                 "more": not last,
             }
@@ -203,5 +210,23 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def travelling(name: str) -> str:
-    """A name in the file system's encoding, as UTF-8 with surrogateescape."""
+    """Returns a name of the file system as UTF-8 with surrogateescape."""
     return decode(os.fsencode(name))
+
+
+def is_private_key(path: str, size: int) -> bool:
+    """Is true where the text of a file is a private key's. False if it cannot be read: its next reader reports that."""
+    if size not in KEY_BYTES or path.endswith(OTHER):
+        return False
+    try:
+        with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+            return KEY.search(os.read(fd, KEY_BYTES.stop)) is not None
+    except OSError:
+        return False
+
+
+def may_copy(credentials: "frozenset[str]", real: str, info: "os.stat_result") -> bool:
+    """Returns whether what a link leads to may go in its place."""
+    if {".git", *SECRETS}.intersection(real.split("/")) or real in credentials:
+        return False
+    return not stat.S_ISREG(info.st_mode) or not is_private_key(real, info.st_size)

@@ -6,7 +6,7 @@ import subprocess
 
 from fleet.node.base.types import Any
 from fleet.node.base.wire import encode
-from fleet.protocol.environment import SET, TELL
+from fleet.protocol.environment import PRINT_SETTINGS, SET
 
 
 def working_folder(given: "str | None") -> str:
@@ -35,7 +35,7 @@ def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
 def enter(env: "dict[bytes, bytes]", python: "str | None", workdir: "str | None") -> bytes:
     """Make env that of the interpreter; returns its path, empty where there is none. workdir: where a relative one
     starts from."""
-    argv = ["/bin/sh", "-c", TELL, "sh", python or "", workdir or "~"]
+    argv = ["/bin/sh", "-c", PRINT_SETTINGS, "sh", python or "", workdir or "~"]
     path, *values = subprocess.check_output(argv, env=env, stdin=subprocess.DEVNULL).split(b"\0")
     env.update((name.encode(), value) for name, value in zip(SET, values) if value)
     return path

@@ -7,6 +7,7 @@ import struct
 from typing import NamedTuple
 
 from fleet.node.base.types import Any
+from fleet.node.base.wire import grouped
 from fleet.node.facts.system import text
 
 
@@ -67,9 +68,7 @@ def number(path: str) -> "int | None":
 
 
 def interfaces() -> "dict[str, Any]":
-    known: dict[int, list[str]] = {}
-    for held in addresses():
-        known.setdefault(held.number, []).append("%s/%d" % (held.address, held.prefix))
+    known = grouped((held.number, "%s/%d" % (held.address, held.prefix)) for held in addresses())
     # "client_address client_port our_address our_port"
     reached = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2].partition("%")[0]
     found = []

@@ -8,9 +8,9 @@ import re
 import resource
 import socket
 
-from fleet.node.base.files import filesystem
+from fleet.node.base.files import filesystem, nearest_folder, no_room_for
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import no_room_for, runs_root
+from fleet.node.base.run_folder import runs_root
 from fleet.node.base.types import Any
 from fleet.protocol.state import below_home
 
@@ -79,9 +79,7 @@ def limits() -> "dict[str, Any]":
 def disk(name: str, path: str) -> "dict[str, Any]":
     """Room at path, or at the nearest folder above it that exists."""
     path = os.path.abspath(os.path.expanduser(path))
-    there = path
-    while there != "/" and not os.path.isdir(there):
-        there = os.path.dirname(there)
+    there = nearest_folder(path)
     stat = os.statvfs(there)
     kind, source = filesystem(os.path.realpath(there), text("/proc/self/mounts"))
     return {

@@ -1,4 +1,4 @@
-"""Finds what the environment has after `activate`: interpreter, packages, compilers, NVIDIA's tools."""
+"""Finds what the environment has after `activate`: interpreter, packages, compilers; NVIDIA's driver."""
 
 import glob
 import hashlib
@@ -11,18 +11,13 @@ from itertools import takewhile
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
-from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, last_line, run
+from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, imports, last_line, run
 from fleet.node.facts.environment import enter, job_env
-from fleet.node.facts.imports import imports
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
 # options that print the version: gcc before 7 has only -dumpversion, for which later ones print only the first number
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
-INFOROM = 14  # nvidia-smi's exit code if an infoROM is damaged, and all else is well
-GPU_FIELDS = "index,name,memory.total,uuid,driver_version,ecc.errors.uncorrected.volatile.total"
-# an old driver lacks some of these; nvidia-smi then prints no GPU at all
-GPU_STATE = ",memory.used,compute_mode,mig.mode.current,clocks_throttle_reasons.active"
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
@@ -42,29 +37,6 @@ def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
     """Returns the version of each tool, None for a tool that is missing. A tool that is there and prints no version is
     left out."""
     return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
-
-
-def rows(out: str, width: int) -> "list[list[str]]":
-    """Returns the lines of a CSV that have exactly `width` cells, of which the first is a number."""
-    lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
-    return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
-
-
-def count(cell: str, unit: int = 1) -> "int | None":
-    """Returns the number in a cell, times `unit`; None for "[N/A]" and the like."""
-    return int(cell) * unit if cell.isdigit() else None
-
-
-def state_of(used: str = "", mode: str = "", mig: str = "", slowed: str = "") -> "dict[str, Any]":
-    """Returns what is known of a GPU's state. used: MiB in the cell, bytes in the result. slowed: bits that say why its
-    clocks are low."""
-    found = {
-        "used": count(used, 1 << 20),
-        "mode": mode or None,
-        "mig": {"Enabled": True, "Disabled": False}.get(mig),
-        "slowed": int(slowed, 16) if re.match(r"0x[0-9a-fA-F]{1,16}$", slowed) else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 class Tools:
@@ -177,10 +149,10 @@ class Tools:
         except OSError:
             return {"path": path, "version": None}
 
-    def compiler(self, env: "dict[str, str]", name: str, word: str) -> "dict[str, str | None]":
-        """Returns the compiler that torch would use: that of the variable `word`, if it is set, else `name`. The
+    def compiler(self, env: "dict[str, str]", name: str, variable: str) -> "dict[str, str | None]":
+        """Returns the compiler that torch would use: that of the variable `variable`, if it is set, else `name`. The
         version of clang is None, because it is none of gcc."""
-        found = self.program(env, (env.get(word, "").split() or [name])[0], *GCC)
+        found = self.program(env, (env.get(variable, "").split() or [name])[0], *GCC)
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
@@ -209,38 +181,3 @@ class Tools:
         ]
         found = [path for folder in folders if folder for path in sorted(glob.glob(folder + "/libnccl.so.*.*.*"))]
         return {"nccl_library": found[0].rsplit(".so.", 1)[1] if found else None}
-
-    def smi(self, query: str, width: int) -> "tuple[list[list[str]], str | None]":
-        """Returns (rows that nvidia-smi prints, its error message or None); ([], None) if there is no nvidia-smi."""
-        path = self.tool("nvidia-smi")
-        if path is None:
-            return [], None
-        status, out, err = run([path, query, "--format=csv,noheader,nounits"], self.env)
-        warned = status == INFOROM and bool(out.strip())  # a damaged infoROM harms no run
-        wrong = (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
-        return rows(out, width), wrong
-
-    def gpus(self) -> "dict[str, Any]":
-        found, error = self.smi("--query-gpu=" + GPU_FIELDS + GPU_STATE, 10)
-        if not found:
-            found, error = self.smi("--query-gpu=" + GPU_FIELDS, 6)
-        gpus = [
-            dict(
-                state_of(*state),
-                index=int(index),
-                name=name,
-                memory=count(memory, 1 << 20),
-                uuid=uuid,
-                driver=version,
-                ecc_errors=count(ecc),
-                reset="requires reset" in " ".join((name, memory, uuid, version, ecc)),
-            )
-            for index, name, memory, uuid, version, ecc, *state in found
-        ]
-        # after an error the number of GPUs is unknown, not 0
-        return dict({"gpus": gpus} if gpus or not error else {}, gpu_error=error)
-
-    def gpu_processes(self) -> "dict[str, Any]":
-        found, error = self.smi("--query-compute-apps=pid,gpu_uuid,used_memory", 3)
-        processes = [{"pid": int(pid), "gpu": gpu, "memory": count(used, 1 << 20)} for pid, gpu, used in found]
-        return {"gpu_processes": processes} if processes or not error else {}

@@ -36,17 +36,13 @@ def holder_of(address: str, own: "list[Held]") -> "Held | None":
     return next((held for held in own if held.address == address.partition("%")[0]), None)
 
 
-def is_held(address: str) -> bool:
-    return holder_of(address, addresses()) is not None
-
-
 def is_here(name: str) -> bool:
     """Returns whether a name or address is this node's own."""
     try:
         at = resolve(name)
     except OSError:
         return False
-    return at.startswith("127.") or is_held(at)
+    return at.startswith("127.") or holder_of(at, addresses()) is not None
 
 
 def named(value: str, own: "list[Held]") -> "Held | None":

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fleet.node.base.types import TYPE_CHECKING, Callable, run
+from fleet.node.base.types import TYPE_CHECKING, Callable, Sequence, run
 from fleet.node.gang.ends import Failure, NodeState, RankEnd, run_end
 from fleet.node.gang.gang import NEVER, Gang
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED
@@ -102,8 +102,8 @@ class ElasticGang(Gang):
             return reason
         return self._without(host, reason)
 
-    def node_lost(self, host: str, heard: float, why: "run.Why | None" = None) -> "run.Verdict | None":
-        reason = Gang.node_lost(self, host, heard, why)
+    def node_lost(self, host: str, last_received: float, why: "run.Why | None" = None) -> "run.Verdict | None":
+        reason = Gang.node_lost(self, host, last_received, why)
         return reason and self._without(host, reason)
 
     def _without(self, host: str, reason: "run.Verdict") -> "run.Verdict | None":
@@ -124,11 +124,12 @@ class ElasticGang(Gang):
         there = [it for it in self.nodes.values() if it.host not in self.away and not it.ended]
         return [it.host for it in there if all(it.clock.here(end.time) <= since for end in it.ends.values())]
 
-    def back(self, host: str) -> None:
-        """It takes part again, as if it had just been started."""
+    def back(self, host: str, part: "tuple[int, Sequence[int]] | None" = None) -> None:
+        """It takes part again, as if it had just been started. part: its node rank and ranks, where they are others, or
+        it is new."""
         self.away.discard(host)
         self.absent.discard(host)
-        self.nodes[host] = NodeState(host, self.nodes[host].node_rank, self.nodes[host].ranks)
+        self.nodes[host] = NodeState(host, *(part or (self.nodes[host].node_rank, self.nodes[host].ranks)))
 
     def rank_failures(self, collateral: "Callable[[RankEnd], bool]") -> "list[Failure]":
         return Gang.rank_failures(self, collateral) if self.stopped_at is not None else []

@@ -217,9 +217,7 @@ class NodeState:
     def of_node(self) -> Failure:
         """Returns that it ended its part."""
         reason, code = self.status.get("reason"), OWN_CAUSES.get(self.cause or "", EXIT_HOST_FAILED)
-        why: run.Why | None = None
-        if reason:
-            why = {"kind": self.cause or "ended", "message": reason, "hint": None}
+        why: run.Why | None = {"kind": self.cause or "ended", "message": reason, "hint": None} if reason else None
         return Failure(self.host, self.node_rank, code, self.began, what=self.cause or "node", why=why)
 
     def of_lost(self) -> Failure:

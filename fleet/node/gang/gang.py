@@ -16,8 +16,8 @@ NEVER = float("inf")
 
 
 class Gang:
-    """Collects, and answers two questions: must all nodes stop now (`heard`), and what failed first (`first`). nodes:
-    host -> (node rank, its ranks)."""
+    """Collects, and answers two questions: must all nodes stop now (`last_received`), and what failed first
+    (`first`). nodes: host -> (node rank, its ranks)."""
 
     least = 0  # of an elastic run: nodes that must be left
 
@@ -33,6 +33,8 @@ class Gang:
         self.verdict: run.Verdict | None = None  # how the run ended, where that is decided
         self.stall: Failure | None = None
         self.ways: run.Why | None = None  # what keeps nodes from each other, where ranks timed out
+        # the collective that ranks wait in, where that is known: why, the remedy, the ranks that did not come
+        self.collective: tuple[str, str, list[int]] | None = None
         self._stop_began = NEVER  # as first() finds it
 
     @property
@@ -88,10 +90,10 @@ class Gang:
             return node.of_node().reason("%s: %s" % (host, status.get("reason") or node.state))
         return None
 
-    def node_lost(self, host: str, heard: float, why: "run.Why | None" = None) -> "run.Verdict | None":
-        """why: a node is given up; heard: the time of its last message, on the leader's clock."""
+    def node_lost(self, host: str, last_received: float, why: "run.Why | None" = None) -> "run.Verdict | None":
+        """why: a node is given up; last_received: the time of its last message, on the leader's clock."""
         node = self.nodes[host]
-        node.lost, node.why = heard, why
+        node.lost, node.why = last_received, why
         return node.of_lost().reason("%s was lost" % host + (": " + why["message"] if why else ""))
 
     # -- what failed first ----------------------------------------------------------------------------------

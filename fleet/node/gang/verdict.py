@@ -1,12 +1,12 @@
 """How a run ended, decided once by who leads it: the verdict, and its first failure in a sentence.
 
 The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
-that only reports what happened to another one is passed over, as far as `Words` can read that.
+that only reports what happened to another one is passed over, as far as `Outputs` can read that.
 """
 
 from typing import NamedTuple
 
-from fleet.node.base.types import run
+from fleet.node.base.types import Mapping, run
 from fleet.node.gang.ends import Failure, NodeState, RankEnd, ranks_text, run_end
 from fleet.node.gang.gang import Gang
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, name_of
@@ -29,8 +29,11 @@ class About(NamedTuple):
     ended: "run.Verdict | None" = None
 
 
-class Words:
-    """Knows nothing of what ranks wrote."""
+class Outputs:
+    """Reads nothing in what ranks wrote. texts: the last lines of some ranks."""
+
+    def __init__(self, texts: "Mapping[tuple[str, int], Mapping[str, str]] | None" = None) -> None:
+        self.texts = texts or {}
 
     def answers(self, end: RankEnd) -> bool:
         """Returns whether a rank failed because of another one, or of a stop."""
@@ -42,21 +45,21 @@ class Words:
 
     def last(self, failure: Failure) -> str:
         """Returns the last lines of the rank that failed."""
-        return failure.tail
+        return self.texts.get((failure.host, failure.rank or 0), {}).get("tail", failure.tail)
 
 
-def decide(about: About, gang: Gang, words: Words) -> "run.Verdict | None":
+def decide(about: About, gang: Gang, outputs: Outputs) -> "run.Verdict | None":
     """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
     lost = {host for host, node in gang.nodes.items() if node.lost is not None}
     why = gang.end
-    end = why if why is not None and (gang.by_hand or about.ended is not None) else _found(about, gang, words)
+    end = why if why is not None and (gang.by_hand or about.ended is not None) else _found(about, gang, outputs)
     if end is None:
         return None
     unknown = sorted(gang.unknown | lost - gang.away)
     return dict(end, who=(why or end)["who"], attempt=about.attempt, unknown=unknown)  # type: ignore[return-value]
 
 
-def _found(about: About, gang: Gang, outputs: Words) -> "run.Verdict | None":
+def _found(about: About, gang: Gang, outputs: Outputs) -> "run.Verdict | None":
     found = [it for it in (own_link(gang), gang.first(outputs.answers)) if it is not None]
     failure = min(found, key=lambda it: it.time, default=None) or _vanished(gang)
     if gang.unknown and (failure is None or gang.unknown - about.without):
@@ -65,7 +68,7 @@ def _found(about: About, gang: Gang, outputs: Words) -> "run.Verdict | None":
         return gang.end
     if failure is None:
         odd = [host for host, node in gang.nodes.items() if host not in gang.away and not is_well(gang, node)]
-        text = left_behind(gang) or "not all ended well on " + ",".join(odd)
+        text = leftovers_text(gang) or "not all ended well on " + ",".join(odd)
         return run_end("failure", text, EXIT_HOST_FAILED, odd[0]) if odd else run_end("done", "done", EXIT_OK)
     failure = outputs.blamed(failure, gang)
     if failure.what == "rank" and gang.ways is not None:
@@ -102,7 +105,7 @@ def rank_ends(node: NodeState) -> "dict[int, dict[str, int | None]]":
     return {it.rank: {"status": it.status, "signal": it.signal, "attempt": it.attempt} for it in ends}
 
 
-def left_behind(gang: Gang) -> str:
+def leftovers_text(gang: Gang) -> str:
     """Returns which processes scripts that ended well have left, so that fleet had to end them; "" for none."""
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
     count, ranks = sum(it["count"] for it in found), ranks_text(it["rank"] for it in found)
@@ -150,3 +153,39 @@ def message(failure: Failure, about: About, nodes: int) -> str:
         "removed": "%s ended its ranks: the run's folder there, ~/.fleet/runs/%s, was removed" % (where, about.run_id),
     }
     return sentences[failure.what]
+
+
+# -- what follows an attempt ------------------------------------------------------------------------------
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
+LONG_SECONDS = 60.0  # who failed after that long was no quick failure
+
+
+class Attempts(NamedTuple):
+    """How often a run may be started again: after a failure the whole gang is, up to --max-restarts times; after the
+    loss of a node with a spare in its place, as long as there are spares.
+
+    most: --max-restarts. restarts: failures so far. quick: those in a row that came soon after a start. replaces:
+    spares take the place of lost nodes for this attempt."""
+
+    most: int = 0
+    restarts: int = 0
+    quick: int = 0
+    replaces: bool = False
+
+    def after(
+        self, verdict: "run.Verdict | None", lost: int, spares: int, lasted: float, least: int = 0
+    ) -> "Attempts | None":
+        """Returns what follows an attempt that ended so, and lasted so many seconds; None: nothing. lost: nodes that it
+        ended without. least: of an elastic run, whose engine restarts ranks."""
+        first = verdict and verdict["first"]
+        if not first or first["what"] == "link" or least:
+            return None
+        quick = 0 if lasted >= LONG_SECONDS else self.quick + 1
+        if 0 < lost <= spares:
+            return Attempts(self.most, self.restarts, quick, True)
+        return Attempts(self.most, self.restarts + 1, quick) if self.restarts < self.most else None
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
+        return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))

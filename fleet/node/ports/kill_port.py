@@ -14,7 +14,7 @@ they were shown; "refused" ones never."""
 import os
 import pwd
 
-from fleet.node.base.processes import end_all, read_file, start_time
+from fleet.node.base.processes import end_all, start_time
 from fleet.node.base.run_folder import owners, run_folder
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
@@ -24,8 +24,9 @@ from fleet.node.ports.listeners import (
     UDP_LISTENS,
     describe,
     holders,
+    number_of,
     parse_listeners,
-    status_number,
+    table_of,
 )
 
 
@@ -41,13 +42,14 @@ def ancestors(pid: "int | None") -> "list[int]":
     line: list[int] = []
     while pid and pid not in line:
         line.append(pid)
-        pid = status_number(pid, b"PPid")
+        pid = number_of(pid, b"PPid")
     return line
 
 
 def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], set[int]]":
-    """(processes that carry this very connection, ports whose listeners do): the sshd that took it, those above this
-    program, and where its peer is a process of this machine, a forwarder, that one and those above it."""
+    """Returns (the processes that carry this very connection, the ports whose listeners do). These are the sshd that
+    took it and what is above this program; where its peer is a forwarder on this machine, that one and what is above
+    it."""
     above = set(ancestors(os.getpid()))
     fields = os.environ.get("SSH_CONNECTION", "").split()
     if len(fields) != 4 or not (fields[1].isdigit() and fields[3].isdigit()):
@@ -68,9 +70,7 @@ def is_live(run: "str | None") -> bool:
 
 def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
     """The listener entries of the docstring, by port, protocol, address and pid."""
-    tables = {
-        name: read_file("/proc/net/" + name, 1 << 26).decode("latin-1") for name in ("tcp", "tcp6", "udp", "udp6")
-    }
+    tables = {name: table_of(name) for name in ("tcp", "tcp6", "udp", "udp6")}
     above, ways = way_in(tables, dialled)
     sockets = [
         (name[:3],) + each
@@ -115,7 +115,7 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
 
 def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
     """Why an approved process must be left alone all the same; None when it may be ended."""
-    if status_number(pid, b"Uid") != uid:
+    if number_of(pid, b"Uid") != uid:
         return "its owner changed since it was shown"
     if entry is None:
         return "it does not listen there any more"

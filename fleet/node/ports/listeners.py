@@ -1,17 +1,45 @@
-"""Finds who listens on a port: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
+"""Listens on ports, and finds who does: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
 
 import os
-import re
 import socket
 import sys
-from contextlib import suppress
 
-from fleet.node.base.processes import environment, pids, read_file, start_time
+from fleet.node.base.errors import on_failure
+from fleet.node.base.processes import environment, open_files, pids, read_file, start_time, status_of
 from fleet.node.base.types import Any
+from fleet.node.base.wire import grouped
 from fleet.protocol.state import is_run_id
 
 TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # of UDP what is bound, but not connected to one peer alone
+BACKLOG = 1024  # of nodes that connect at once
 TEXT_LIMIT = 4096  # of what is reported of a process: the head takes no longer text
+
+
+def listen_everywhere(port: int) -> "socket.socket":
+    """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
+    in its way, connections of an earlier run that linger in TIME_WAIT are not."""
+    try:
+        listener, address = socket.socket(socket.AF_INET6, socket.SOCK_STREAM), "::"
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:
+        listener, address = socket.socket(socket.AF_INET, socket.SOCK_STREAM), ""
+    with on_failure(listener.close):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    return listener
+
+
+def free_port() -> int:
+    """Returns one on which nothing listens now, chosen by the kernel."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def table_of(name: str) -> str:
+    """Returns the text of /proc/net/NAME, of any length that it may have."""
+    return read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
 
 
 def parse_listeners(
@@ -45,26 +73,14 @@ def parse_listeners(
 def holders(inodes: "list[int]") -> "dict[int, list[int]]":
     """{socket inode: [pid]} as far as /proc shows it."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
-    found: dict[int, list[int]] = {}
-    for pid in pids():
-        folder = "/proc/%d/fd/" % pid
-        try:
-            descriptors = os.listdir(folder)
-        except OSError:
-            continue  # gone, or not ours to see
-        links = set()
-        for descriptor in descriptors:
-            with suppress(OSError):  # closed under our eyes
-                links.add(os.readlink(folder + descriptor))
-        for link in links & set(wanted):
-            found.setdefault(wanted[link], []).append(pid)
-    return found
+    links = ((link, pid) for pid in pids() for link in {link for _, link in open_files(pid)})
+    return grouped((wanted[link], pid) for link, pid in links if link in wanted)
 
 
-def status_number(pid: int, field: bytes) -> "int | None":
-    """The first number after `field` in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
-    found = re.search(rb"^%s:\s*(\d+)" % field, read_file("/proc/%d/status" % pid), re.M)
-    return int(found.group(1)) if found else None
+def number_of(pid: int, field: bytes) -> "int | None":
+    """Returns the first number of a field in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
+    values = status_of(pid, field)
+    return int(values[0]) if values else None
 
 
 def age(start: int) -> "float | None":
@@ -74,7 +90,7 @@ def age(start: int) -> "float | None":
 
 def describe(pid: int) -> "dict[str, Any]":
     """Returns what is known of a process: {} when it is gone."""
-    born, uid = start_time(pid), status_number(pid, b"Uid")
+    born, uid = start_time(pid), number_of(pid, b"Uid")
     if born is None or uid is None:
         return {}
     command = read_file("/proc/%d/cmdline" % pid).rstrip(b"\0").replace(b"\0", b" ")
@@ -87,3 +103,13 @@ def describe(pid: int) -> "dict[str, Any]":
         "command": (command or read_file("/proc/%d/comm" % pid).strip()).decode("utf-8", "replace")[:TEXT_LIMIT],
         "run_id": run if is_run_id(run) else None,  # any user's process may have any text there
     }
+
+
+def holder(port: int) -> "dict[str, Any] | None":
+    """Returns what is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
+    tables = [table_of("tcp"), table_of("tcp6")]
+    found = [listener for table in tables for listener in parse_listeners(table, {port})]
+    held = [pid for own in holders([inode for _, _, _, inode in found]).values() for pid in own]
+    if held:
+        return describe(held[0])
+    return {"pid": None, "uid": found[0][2], "command": None, "run_id": None} if found else None

@@ -7,7 +7,6 @@ cannot be started. It ends with the head's connection, and so does what it start
 """
 
 import queue
-import socket
 import time
 
 from fleet.node.base.gather import begin, finish
@@ -15,14 +14,9 @@ from fleet.node.base.types import Any
 from fleet.node.base.wire import send_json
 from fleet.node.facts.ask import last_line, run
 from fleet.node.facts.tools import Tools
+from fleet.node.ports.listeners import free_port
 
-OUT_LIMIT = 1 << 14
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
+OUT_LIMIT = 1 << 12  # as much as the head takes of a text
 
 
 def main() -> None:

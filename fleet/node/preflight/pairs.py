@@ -3,10 +3,10 @@
 spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}; without addresses there is a
 "way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null where it cannot be listened
 at], "error": why not, or null}. The control line
-{"op": "dial", "seconds", "visits": [{"id": text, "address", "port", "token": that node's}]} begins visits. When they
-are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds: to send
-for, as fast as it goes; 0: PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program listens until
-its stdin ends, or {"op": "done"} comes, or the time is over.
+{"op": "dial", "seconds", "visits": [{"id": text, "address": a number, "port", "token": that node's}]} begins visits.
+When they are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds:
+to send for, as fast as it goes; 0: PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program
+listens until its stdin ends, or {"op": "done"} comes, or the time is over.
 
 A visit connects and sends PACKET_BYTES. It is over when the other kernel has them all and the other program has proved
 by an HMAC that it has the token: an address that leads back here is no other host's. A node that is busy is slow to

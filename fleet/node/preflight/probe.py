@@ -3,7 +3,8 @@
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it report all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
 "modules": names of those to import; "packages": of those to report, all where it is not there; "way": see
-facts/way.py; for a launch also
+facts/way.py; "health": true has it ask for all that the driver
+knows of the GPUs, NVLinks and the kernel's log, too; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
 "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
@@ -17,28 +18,108 @@ A fact is its value; null where there is none; missing where it is not known: it
 bytes, limits numbers or "unlimited", link speeds Mbit/s.
 """
 
+import hashlib
 import os
+import pkgutil
+import sys
 import threading
 import time
 
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
-from fleet.node.delivery.sync_state import changed_data
+from fleet.node.delivery.sync_state import changed_data, delivery, half_delivered
+from fleet.node.facts import gpus
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, own_disk, system
 from fleet.node.facts.tools import Tools, driver
 from fleet.node.facts.way import nccl_conf, network
 from fleet.node.ports.listeners import describe
-from fleet.node.preflight.workdir import Workdir
+from fleet.node.preflight.rendezvous import meet
 from fleet.node.python.interpreters import interpreters
-from fleet.node.run.look.remains import remains
-from fleet.node.run.look.rendezvous import meet
 from fleet.node.run.neighbours import others
 from fleet.node.run.start.extension_builds import build_root, stale_locks
-from fleet.protocol.steps import OWN_SECONDS
+from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.stop import remains
+from fleet.protocol.steps import own_seconds
 
 MARGIN = 0.3
+HASH_LIMIT = 16 << 20
+SYNC_WAIT = 5.0
+SHADOWS_MOST = 20
+# what else a script means that imports it, in addition to Python's own modules
+PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
+UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these from Python
+
+
+class Workdir:
+    """Describes the folder that a run is to work in: its code, its data, its script.
+
+    spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}; program:
+    exec looks for the script, no interpreter; module: `python -m` does; configs: files that the script will read.
+    tools: finds programs on the PATH, and modules."""
+
+    def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
+        self.tools = tools
+        self.script = os.path.expanduser(spec.get("script") or "")
+        self.program = spec.get("program") and "/" not in self.script
+        self.module = spec.get("module")
+        self.path = os.path.abspath(os.path.expanduser(spec.get("workdir") or "~"))
+        self.configs = [str(path) for path in spec.get("configs") or ()]
+        self.settled = threading.Event()
+
+    def code(self) -> "dict[str, Any]":
+        """Returns the facts of the workdir's code, or of the script's where that came another way; what is wrong comes
+        first."""
+        try:
+            first = facts = None
+            script = self.script.replace(".", "/") + ".py" if self.module else self.script
+            for path in (self.path, os.path.join(self.path, script)):
+                facts = delivery(path, SYNC_WAIT)
+                if facts and (facts["busy"] or facts["half"]):
+                    return {"code": facts, "data": None}
+                first = first or facts
+            of_script = {"script": facts["file"] if facts and "file" in facts else None}
+            return {"code": first and dict(first, **of_script), "data": half_delivered(self.path)}
+        finally:
+            self.settled.set()
+
+    def files(self) -> "dict[str, Any]":
+        self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
+        found = self.find()
+        path = found or os.path.join(self.path, self.script)
+        exists = found is not None and os.path.isfile(path)
+        size = os.path.getsize(path) if exists else None
+        facts = {"path": path, "exists": exists, "size": size, "sha256": None, "executable": os.access(path, os.X_OK)}
+        if size is not None and size <= HASH_LIMIT:
+            with open(path, "rb") as f:
+                data = f.read(HASH_LIMIT)
+            facts["sha256"] = hashlib.sha256(data).hexdigest()
+            # rank.py starts a shell's and an interpreter's script also where it may not be executed
+            # but it would take one of Python's that names no interpreter for a shell's
+            names_one = data[:2] == b"#!" or path.endswith(".sh")
+            facts["executable"] = names_one or (facts["executable"] and not path.endswith(".py"))
+        missing = [it for it in self.configs if not os.path.isfile(os.path.join(self.path, os.path.expanduser(it)))]
+        folder = {"script_folder": path} if os.path.isdir(path) else {}
+        return {"script": facts, "configs_missing": missing, **folder}
+
+    def shadows(self) -> "dict[str, Any]":
+        """Files of the folder that Python looks in first, before its own modules and packages of the same names."""
+        self.settled.wait(2 * SYNC_WAIT + 1)
+        inside = "" if self.program or self.module else os.path.dirname(self.script)
+        folder = os.path.join(self.path, inside)
+        known = {module.name for module in pkgutil.iter_modules([os.path.dirname(os.__file__)])}
+        known = known.union(PACKAGES).difference(UNMEANT, sys.builtin_module_names)
+        found = [module for module in pkgutil.iter_modules([folder]) if module.name in known]
+        files = [module.name + ("/" if module.ispkg else ".py") for module in found]
+        return {"shadows": {"folder": folder, "files": files[:SHADOWS_MOST]}}
+
+    def find(self) -> "str | None":
+        """Returns where the script lies, or would lie; None for a module that is not found."""
+        if self.module:
+            return self.tools.module(self.script, self.path)
+        found = self.tools.tool(self.script, env=self.tools.environment()[1]) if self.program else None
+        return found or os.path.join(self.path, self.script)
 
 
 def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
@@ -54,8 +135,11 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("hardware", None, hardware),
         ("python", None, lambda: python(tools, spec.get("packages"))),
         ("driver", None, driver),
-        ("gpus", None, tools.gpus),
+        ("gpus", None, lambda: gpus.gpus(tools)),
         ("gpu processes", None, lambda: gpu_processes(tools)),
+        ("gpu health", "health", lambda: gpus.gpu_health(tools)),  # over the facts of "gpus"
+        ("nvlinks", "health", lambda: gpus.nvlinks(tools)),
+        ("kernel log", "health", xids),
         ("builds", None, lambda: builds(tools)),
         ("runs", None, lambda: {"runs": others(spec.get("run"))}),
         ("environment", None, tools.inherited),
@@ -100,11 +184,16 @@ def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
 
 
 def gpu_processes(tools: Tools) -> "dict[str, Any]":
-    facts = tools.gpu_processes()
+    facts = gpus.gpu_processes(tools)
     for process in facts.get("gpu_processes", ()):
         known = describe(process["pid"])
         process.update({key: known.get(key) for key in ("command", "run_id")})
     return facts
+
+
+def xids() -> "dict[str, Any]":
+    found = KernelLog(0.0).xids()
+    return {} if found is None else {"xids": found}
 
 
 def builds(tools: Tools) -> "dict[str, Any]":
@@ -126,7 +215,7 @@ def main() -> None:
     began = time.monotonic()
     left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
     tools = Tools(spec)
-    facts = gather(steps(spec, tools, done), spec["deadline"], OWN_SECONDS)
+    facts = gather(steps(spec, tools, done), spec["deadline"], own_seconds(spec["deadline"]))
     if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
         facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
     facts["remains"] = left

@@ -43,7 +43,9 @@ class Visit:
         self.samples: list[tuple[float, int]] = []
         self.nonce = os.urandom(NONCE_BYTES)
         try:
-            family, _, _, _, at = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM)[0]
+            # a number: to ask for a name would hold up all other visits
+            found = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+            family, _, _, _, at = found[0]
             self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
             self.sock.setblocking(False)
             code = self.sock.connect_ex(at)

@@ -21,7 +21,7 @@ from fleet.node.base.types import Any
 from fleet.node.base.types import build as messages
 from fleet.node.base.wire import frame, send_json
 from fleet.node.facts.tools import Tools
-from fleet.node.python.installed import training_python
+from fleet.node.python.installed import pip_environment, training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK
 
@@ -83,11 +83,9 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     path = training_python(tools)
     source = os.path.join(work, "src")
     copy_tree(os.path.expanduser(spec["source"]), source, spec["wait"])
-    # The node's pip configuration is not used: nothing is fetched, everything needed is in the interpreter.
-    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     scratch = os.path.join(work, "tmp")  # pip's and the compiler's, which a build that is killed leaves there
     os.mkdir(scratch, 0o700)
-    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONUNBUFFERED="1", TMPDIR=scratch)
+    env = pip_environment(tools, spec["mark"], PYTHONUNBUFFERED="1", TMPDIR=scratch)
     argv = [
         path,
         "-m",

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,8 +31,14 @@ from fleet.node.base.types import wheels as messages
 from fleet.node.base.wire import send_json
 from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.tools import Tools
-from fleet.node.python.installed import ask_python, begun_file, training_python, verified_file, wheel_answer
-from fleet.node.python.leftovers import sweep
+from fleet.node.python.installed import (
+    ask_python,
+    begun_file,
+    pip_environment,
+    training_python,
+    verified_file,
+    wheel_answer,
+)
 from fleet.protocol.state import INSTALL_LOCK, WHEELS, below_home
 
 PIP = (
@@ -93,9 +100,7 @@ def check_files(spec: "messages.InstallSpec", todo: "list[messages.Carried]") ->
 
 
 def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "list[messages.Carried]") -> None:
-    # without the node's pip configuration, which may name other indexes: exactly these wheels are to be installed
-    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
-    env.update(PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=spec["mark"], PYTHONIOENCODING="utf-8")
+    env = pip_environment(tools, spec["mark"], PYTHONIOENCODING="utf-8")
     argv = [path] + list(PIP) + ["--find-links", spec["folder"]]
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
     chunks: list[bytes] = []
@@ -136,9 +141,11 @@ def import_all(
         return None
 
     importing.set()
-    with ThreadPoolExecutor(min(IMPORTS, os.cpu_count() or 1)) as pool:
-        failures = [each for each in pool.map(one, wheels) if each]
-    importing.clear()
+    try:
+        with ThreadPoolExecutor(min(IMPORTS, os.cpu_count() or 1)) as pool:
+            failures = [each for each in pool.map(one, wheels) if each]
+    finally:
+        importing.clear()
     if stopped.is_set():
         raise Refused("interrupted", None)
     if failures:
@@ -196,6 +203,19 @@ def install(
                 "see sys.path there: PYTHONPATH or a user site may come first",
             )
     return todo
+
+
+def sweep(answer: "dict[str, Any]", wheels: "list[messages.Carried]", states: "dict[str, Any]") -> None:
+    """Takes away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names. pip puts
+    back what it was replacing; what it had added already stays, and is overwritten by the next install."""
+    for wheel in wheels:
+        info = states[wheel["name"]].get("info")
+        if info and os.path.dirname(info) == answer["target"]:
+            shutil.rmtree(info, ignore_errors=True)
+    ours = {module[1:] for wheel in wheels for module in wheel["modules"]}
+    for name in os.listdir(answer["target"]) if os.path.isdir(answer["target"]) else ():
+        if name.startswith("~") and (name[1:] in ours or re.match(r"[\w.]+-[^-]+\.dist-info$", name[1:])):
+            shutil.rmtree(os.path.join(answer["target"], name), ignore_errors=True)
 
 
 def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any]":

@@ -1,6 +1,8 @@
 """Finds which interpreter trains here, and what it has of a set of wheels."""
 
+import hashlib
 import json
+import os
 import subprocess
 
 from fleet.node.base.errors import Refused
@@ -130,17 +132,12 @@ def ask_python(
     argv: "list[str]", asked: bytes, env: "dict[str, str]", seconds: float, cwd: "str | None" = None
 ) -> "tuple[int | None, str, str]":
     """(status, stdout, stderr) of a program that gets `asked` on stdin; killed after `seconds`, then status None."""
-    child = subprocess.Popen(
-        argv, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    pipe = subprocess.PIPE
     try:
-        out, err = child.communicate(asked, seconds)
-        status = child.returncode
-    except subprocess.TimeoutExpired:
-        child.kill()
-        out, err = child.communicate()
-        status = None
-    return status, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        done = subprocess.run(argv, input=asked, stdout=pipe, stderr=pipe, timeout=seconds, env=env, cwd=cwd)
+    except subprocess.TimeoutExpired as late:
+        return None, (late.stdout or b"").decode("utf-8", "replace"), (late.stderr or b"").decode("utf-8", "replace")
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
 
 
 def training_python(tools: "Tools") -> str:
@@ -152,8 +149,14 @@ def training_python(tools: "Tools") -> str:
     return path
 
 
+def pip_environment(tools: "Tools", mark: str, **more: str) -> "dict[str, str]":
+    """Returns it without the node's pip configuration, which may name indexes: nothing is fetched."""
+    env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
+    return dict(env, PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=mark, **more)
+
+
 def wheel_answer(
-    path: str, tools: "Tools", wheels: "Sequence[messages.Asked]", judge: bool, seconds: float
+    path: str, tools: "Tools", wheels: "Sequence[messages.WheelIdentity]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
     """Returns the answer of ASK_WHEELS, run by the interpreter at path."""
     request = json.dumps({"wheels": wheels, "judge": judge}).encode()
@@ -170,17 +173,15 @@ def wheel_answer(
         ) from None
 
 
-def verified_file(answer: "dict[str, Any]", wheel: "messages.Asked") -> str:
+def verified_file(answer: "dict[str, Any]", wheel: "messages.WheelIdentity") -> str:
     """Exists once this wheel was imported in this interpreter; its content does not matter."""
-    import hashlib
-
-    key = "\n".join([answer["executable"], answer["version"], wheel["name"], wheel["identity"]])
-    return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest())
+    return _note(answer["executable"], answer["version"], wheel["name"], wheel["identity"])
 
 
-def begun_file(answer: "dict[str, Any]", wheel: "messages.Asked | messages.Dist") -> str:
+def begun_file(answer: "dict[str, Any]", wheel: "messages.WheelIdentity | messages.Dist") -> str:
     """Exists from the start of an install of that distribution until it was imported."""
-    import hashlib
+    return _note(answer["executable"], wheel["name"], wheel["version"]) + "-begun"
 
-    key = "\n".join([answer["executable"], wheel["name"], wheel["version"]])
-    return below_home(WHEELS, "verified", hashlib.sha256(key.encode()).hexdigest() + "-begun")
+
+def _note(*key: str) -> str:
+    return below_home(WHEELS, "verified", hashlib.sha256("\n".join(key).encode()).hexdigest())

@@ -13,6 +13,7 @@ pip, tags and dists only with "judge". Any refusal is J {"event": "failed", "mes
 import os
 
 from fleet.node.base.errors import Refused, failed
+from fleet.node.base.files import nearest_folder
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, wheels
 from fleet.node.facts.tools import Tools
@@ -26,10 +27,7 @@ def facts(spec: "wheels.InterpreterSpec") -> "dict[str, Any]":
     for wheel, state in zip(spec["wheels"], answer["states"]):
         state["verified"] = os.path.exists(verified_file(answer, wheel))
     answer["dists"] = [dist for dist in answer["dists"] if not os.path.exists(begun_file(answer, dist))]
-    there = answer["target"]
-    while not os.path.isdir(there) and there != os.path.dirname(there):
-        there = os.path.dirname(there)
-    room = os.statvfs(there)
+    room = os.statvfs(nearest_folder(answer["target"]))
     answer["free"] = room.f_bavail * room.f_frsize
     return dict(answer, event="facts", path=path)
 

@@ -16,6 +16,7 @@ import re
 from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, build
 from fleet.node.facts.ask import NOT_HERE, run
+from fleet.node.facts.gpus import gpu_health, gpus
 from fleet.node.facts.system import system
 from fleet.node.facts.tools import NINJA, Tools
 
@@ -56,12 +57,9 @@ class Toolchain:
         return answer
 
     def gpus(self) -> "dict[str, Any]":
-        facts = self.tools.gpus()
-        # a driver before 510 does not know the field, and reports that by a status
-        found, error = self.tools.smi("--query-gpu=index,compute_cap", 2) if facts.get("gpus") else ([], None)
-        caps = {} if error else {int(index): capability for index, capability in found}
+        facts = {**gpus(self.tools), **gpu_health(self.tools)}
         for gpu in facts.get("gpus", ()):
-            capability = caps.get(gpu["index"], "")
+            capability = gpu.get("capability") or ""
             gpu["capability"] = capability if re.match(r"\d+\.\d+$", capability) else None
         return facts
 

@@ -9,7 +9,8 @@ is nowhere else. An agent is identified by a token that it draws itself. The tok
 prints, and the scheduler reports to the head which of its tasks printed it. The token is sent to the head alone.
 
 An agent sends {"host", "token"}, and receives {"start": number, "command"} for each channel; then it dials again and
-sends {"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py.
+sends {"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py. {"signal": number}
+is for the ranks of its node.
 
 The step ends when its agents do. So one that has lost its head goes on while anything it started is there: a run's
 supervisor has a lease, and another head may find it."""
@@ -17,19 +18,25 @@ supervisor has a lease, and another head may find it."""
 import hashlib
 import os
 import re
+import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
+from struct import Struct
+from threading import Lock
 
 from fleet.node.base import json
-from fleet.node.base.processes import with_env
+from fleet.node.base.errors import on_failure
+from fleet.node.base.processes import read_file, send_signal, start_time, with_env
 from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import NONSENSE, Link, tls_context
-from fleet.node.relay.pump import pump
-from fleet.protocol.state import SCOPE
+from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
+from fleet.protocol.state import RANK_WRAPPER, SCOPE
 
 LINE_BYTES = 1 << 20
 MARK = "FLEET_STEP"  # of all that is started here
@@ -37,6 +44,11 @@ PRINTED = "fleet agent %s"  # with the token's digest
 RETRY_SECONDS = 1.0
 IDLE_SECONDS = 20.0  # without a head, and with nothing that was started here
 DIAL_SECONDS = 5.0
+BYTES = 1 << 16  # in one read
+MAX_BUFFERED = 1 << 20  # bytes that one side has not taken yet; from there on, the other side is not read
+SLICE = 0.2  # seconds between polls: the end of a process that left its pipes to another one shows by polling only
+HEAD = Struct(HEADER)
+FOR_RANKS, ONCE_SECONDS = (signal.SIGUSR1, signal.SIGUSR2), 2.0
 
 
 def digest_of(token: str) -> str:
@@ -44,22 +56,146 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def dial(spec: "dict[str, Any]", context: "Any", **said: "Any") -> Link:
+def dial(spec: "dict[str, Any]", context: "Any", **message: "Any") -> Link:
     """A connection to the head, at the first of its addresses that answers, and a line there. OSError."""
     wrong: OSError = OSError("no address")
     for address, port in spec["head"]:
         try:
             plain = socket.create_connection((address, port), DIAL_SECONDS)
-            try:
+            with on_failure(plain.close):
                 link = Link(plain, context, False, spec["tls"])
-                link.send_line({**spec["me"], **said})
+                link.send_line({**spec["me"], **message})
                 return link
-            except BaseException:
-                plain.close()
-                raise
         except OSError as error:
             wrong = error
     raise wrong
+
+
+class Pump:
+    """Moves bytes between the head and a process, in one thread: two must not use an SSL connection at once. From the
+    head come OUTPUT frames with stdin; an empty one ends it. To the head go PREAMBLE, OUTPUT frames of stdout (stream
+    1) and stderr (stream 2), and EXIT."""
+
+    def __init__(self, sock: "Any", process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin and process.stdout and process.stderr
+        sock.setblocking(False)
+        self._sock, self._process = sock, process
+        self._stdin = process.stdin.fileno()
+        self._open = {process.stdout.fileno(): 1, process.stderr.fileno(): 2}
+        for fd in (self._stdin, *self._open):
+            os.set_blocking(fd, False)
+        self._received = bytearray()  # received from the head, not yet a whole frame
+        self._input = bytearray()
+        self._closing = self._disconnected = self._closed = False
+        self._output = bytearray(PREAMBLE)
+
+    def run(self) -> None:
+        """Runs until the process has ended and all its output is sent. Where the connection is lost, stops and closes
+        the process's stdin."""
+        while not self._disconnected:
+            self._turn()
+            status = self._process.poll()
+            if status is not None and (not self._open or not self._any_output()):
+                self._frame(EXIT, 0, json.dumps({"exit_status": status if status >= 0 else 128 - status}).encode())
+                while self._output and not self._disconnected:
+                    self._wait(select.POLLOUT)
+                    self._send()
+                return
+
+    def _turn(self) -> None:
+        poll = select.poll()
+        poll.register(
+            self._sock,
+            (select.POLLIN if len(self._input) < MAX_BUFFERED else 0) | (select.POLLOUT if self._output else 0),
+        )
+        if self._input:
+            poll.register(self._stdin, select.POLLOUT)
+        for fd in self._open if len(self._output) < MAX_BUFFERED else ():
+            poll.register(fd, select.POLLIN)
+        ready = dict(poll.poll(0 if self._sock.pending() else SLICE * 1000))
+        if len(self._input) < MAX_BUFFERED and (self._sock.pending() or ready.get(self._sock.fileno())):
+            self._receive()
+        if self._input and self._stdin in ready:
+            self._feed()
+        self._end_input()
+        for fd in [fd for fd in self._open if fd in ready]:
+            self._take(fd)
+        self._send()
+
+    def _any_output(self) -> bool:
+        """Reads the output that is left of a process that has ended. Returns False where there was none."""
+        before = len(self._output)
+        for fd in list(self._open):
+            self._take(fd)
+        return len(self._output) > before
+
+    def _wait(self, events: int) -> None:
+        poll = select.poll()
+        poll.register(self._sock, events)
+        poll.poll(SLICE * 1000)
+
+    def _frame(self, kind: bytes, stream: int, payload: bytes) -> None:
+        self._output += HEAD.pack(kind, stream, len(payload)) + payload
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(BYTES)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._disconnected = True
+        self._received += data
+        while len(self._received) >= HEAD.size:
+            _, _, length = HEAD.unpack_from(self._received)
+            end = HEAD.size + length
+            if len(self._received) < end:
+                return
+            if not self._closed:  # its number may be another file's by now
+                self._input += self._received[HEAD.size : end]
+            self._closing = self._closing or not length
+            del self._received[:end]
+
+    def _feed(self) -> None:
+        try:
+            del self._input[: os.write(self._stdin, self._input[:BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:  # no process reads stdin
+            self._input.clear()
+            self._closing = True
+
+    def _end_input(self) -> None:
+        if (self._closing and not self._input or self._disconnected) and not self._closed:
+            self._closed = True
+            assert self._process.stdin
+            self._process.stdin.close()
+
+    def _take(self, fd: int) -> None:
+        try:
+            data = os.read(fd, BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._frame(OUTPUT, self._open[fd], data)
+        else:
+            del self._open[fd]
+
+    def _send(self) -> None:
+        try:
+            while self._output:
+                del self._output[: self._sock.send(bytes(self._output[:BYTES]))]
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError:
+            self._disconnected = True
+
+
+def pump(sock: "Any", process: "subprocess.Popen[bytes]") -> None:
+    """Carries the streams until the process or the connection has ended. Then closes both and waits for the process."""
+    with process, closing(sock):
+        Pump(sock, process).run()
 
 
 def serve(spec: "dict[str, Any]", context: "Any", number: int, command: str) -> None:
@@ -81,10 +217,32 @@ def serve(spec: "dict[str, Any]", context: "Any", number: int, command: str) -> 
 
 def report(spec: "dict[str, Any]", context: "Any", number: int) -> None:
     """The scheduler has signalled its step: the head ends the run, and this agent with it."""
-    try:
+    with suppress(OSError):
         dial(spec, context, signal=number).sock.close()
-    except OSError:
-        pass
+
+
+def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
+    """Sends a signal to the ranks that were started in this step, or in any one of the job (name: of the variable that
+    marks them), past their launcher. A signal that comes to all of a job comes from the head, too: once is enough."""
+    with spec["lock"]:
+        last, now = spec["passed"].get(number, 0.0), time.monotonic()
+        if now - last < ONCE_SECONDS:
+            return
+        spec["passed"][number] = now
+    for pid in with_env(name, os.environ[name]):
+        if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
+            send_signal(pid, start_time(pid) or 0, number)
+
+
+def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
+    """Acts on each signal, whose number comes through a pipe: one that comes just before the main thread waits for the
+    head would wait with it."""
+    while True:
+        for number in os.read(reader, 64):
+            if number in FOR_RANKS:
+                start_thread(pass_on, spec, MARK, number)
+            else:
+                start_thread(report, spec, context, number)
 
 
 def heed(spec: "dict[str, Any]", context: "Any") -> bool:
@@ -93,6 +251,9 @@ def heed(spec: "dict[str, Any]", context: "Any") -> bool:
     link.sock.settimeout(None)
     while True:
         request = link.read_line(LINE_BYTES)
+        if "signal" in request:
+            pass_on(spec, SCOPE, int(request["signal"]))
+            continue
         if "start" not in request:
             return True
         start_thread(serve, spec, context, int(request["start"]), str(request["command"]))
@@ -101,7 +262,7 @@ def heed(spec: "dict[str, Any]", context: "Any") -> bool:
 def main() -> None:
     spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     host = os.environ.get(spec["name"]) or socket.gethostname()
-    spec["me"] = {"host": host, "token": os.urandom(32).hex()}
+    spec.update(me={"host": host, "token": os.urandom(32).hex()}, passed={}, lock=Lock())
     unset = re.compile(spec["unset"])
     for name in [name for name in os.environ if unset.fullmatch(name)]:
         del os.environ[name]
@@ -111,11 +272,12 @@ def main() -> None:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         sys.exit("%s: its python3 has no TLS 1.3: %s" % (host, error))
 
-    def handle(number: int, _: object) -> None:
-        start_thread(report, spec, context, number)
-
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
-        signal.signal(number, handle)
+        signal.signal(number, lambda *_: None)
+    start_thread(take_signals, spec, context, reader)
     print(PRINTED % digest_of(spec["me"]["token"]), flush=True)
     over, received = False, time.monotonic()
     while not over and (time.monotonic() - received < IDLE_SECONDS or with_env(MARK, spec["step"])):

@@ -1,8 +1,8 @@
 """Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
 
 spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool,
-"logs": bool}, the last six if need be: of an earlier attempt, send what is there now, renew nothing, how often to
-report that this node lives, wait for the verdict of who leads it, send no logs. Files: rank<R>.out, rank<R>.err,
+"logs": bool}. The last six are optional: of an earlier attempt; send what is there now; renew nothing; how often to
+report that this node lives; wait for the leader's verdict; send no logs. Files: rank<R>.out, rank<R>.err,
 node.log. Sends
     J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
         where bytes before the offset are no longer there (--max-log)
@@ -26,7 +26,6 @@ stdin ends this program; the run goes on under its lease.
 """
 
 import os
-from _thread import start_new_thread
 from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
@@ -45,12 +44,11 @@ from fleet.node.base.run_folder import (
     stamp_of,
     verdict_of,
 )
-from fleet.node.base.types import Any, Callable, run, values
-from fleet.node.base.wire import control_lines, frame, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.heed import heed, is_led_by
-from fleet.node.run.look.trim import is_log, trimmed
+from fleet.node.base.types import Any, Callable, run, run_specs, values
+from fleet.node.base.wire import frame, listen, send_exit, send_json, start, start_heartbeat
+from fleet.node.run.heed import heed, is_led_by, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
-from fleet.protocol.state import FINAL, SPEC, STATUS
+from fleet.protocol.state import FINAL, SPEC, STATUS, is_log
 
 CHUNK = 65536
 CHUNKS_A_TURN = 16
@@ -98,10 +96,12 @@ class Stream:
 class Follower:
     """say: takes each message. once: it ends when all that is there has been sent."""
 
-    def __init__(self, asked: "run.FollowSpec", folder: str, clock: Clock = CLOCK, say: Any = send_json) -> None:
+    def __init__(
+        self, request: "run_specs.FollowSpec", folder: str, clock: Clock = CLOCK, say: Any = send_json
+    ) -> None:
         self.say = say
-        self.run, self.folder, self.offsets, self.clock = asked["run"], folder, asked.get("offsets") or {}, clock
-        self.once, self.waits, self.logs = asked.get("once"), asked.get("waits"), asked.get("logs", True)
+        self.run, self.folder, self.offsets, self.clock = request["run"], folder, request.get("offsets") or {}, clock
+        self.once, self.waits, self.logs = request.get("once"), request.get("waits"), request.get("logs", True)
         self.streams: dict[str, Stream] = {}
         self.seen: dict[str, tuple[int, int] | None] = {}
         self.status: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class Follower:
             now = self.clock.monotonic()
             self.check_disk(now)
             if is_time:
-                self.tell_time(now, up)
+                self.send_time(now, up)
             if moved or found:
                 last = now
             else:
@@ -218,21 +218,13 @@ class Follower:
             self.disk_full = not self.disk_full
             self.say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
-    def tell_time(self, now: float, up: "int | None") -> None:
+    def send_time(self, now: float, up: "int | None") -> None:
         """Sends the node's time: it orders the ends of ranks on two nodes, even where this node or the head is busy."""
         self.clock_due, self.clock_pause = (
             now + self.clock_pause,
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
         )
         self.say({"event": "clock", "up": up, "sent": self.clock.time()})
-
-
-def listen(run: str, folder: str, passive: bool, term: int) -> None:
-    """The head's control lines; a closed stdin ends the program."""
-    for message in control_lines():
-        if not heed(run, folder, message, passive, term):
-            send_json({"event": "superseded"})
-    os._exit(0)
 
 
 def opened(run: str, attempt: "int | None") -> str:
@@ -251,7 +243,7 @@ def unread(error: OSError) -> "values.Failed":
 
 
 def follow() -> int:
-    spec: run.FollowSpec = start(heartbeat=False)
+    spec: run_specs.FollowSpec = start(heartbeat=False)
     start_heartbeat(spec.get("heartbeat", HEARTBEAT_SECONDS))
     try:
         folder, term = opened(spec["run"], spec.get("attempt")), spec.get("term", 0)
@@ -260,7 +252,12 @@ def follow() -> int:
         return 1
     if term:
         is_led_by(folder, term)
-    start_new_thread(listen, (spec["run"], folder, bool(spec.get("passive")), term))
+
+    def obey(message: "dict[str, Any]") -> None:
+        if not heed(spec["run"], folder, message, bool(spec.get("passive")), term):
+            send_json({"event": "superseded"})
+
+    listen(obey, lambda: os._exit(0))
     Follower(spec, folder).follow()
     return 0
 

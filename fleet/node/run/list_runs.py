@@ -18,15 +18,16 @@ from fleet.node.base.run_folder import (
     lease_of,
     only,
     own_runs,
+    rank_records,
     ranks_up,
     read_json,
     runs_root,
-    stamp_of,
     standing,
     verdict_of,
+    written_at,
 )
 from fleet.node.base.types import Any, run
-from fleet.protocol.state import FINAL, LEASE, LISTED, SPEC, is_run_id
+from fleet.protocol.state import FINAL, LEASE, LISTED, METRICS, NODE_LOG, SPEC, is_log, is_run_id
 
 LAST_BYTES, LAST_CHARACTERS = 4096, 200
 
@@ -39,21 +40,12 @@ def last_line(path: str) -> str:
     return text.rpartition("\n")[2].rstrip("\r").rpartition("\r")[2][-LAST_CHARACTERS:]
 
 
-def of_ranks(names: "list[str]", *ends: str) -> "list[str]":
-    """Without re, which takes longer to import than all that is done here."""
-    return [
-        name
-        for name in names
-        if name.startswith("rank") and name.endswith(ends) and name[4 : name.rindex(".")].isdigit()
-    ]
-
-
-def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
+def written_last(folder: str) -> "tuple[float | None, str]":
     """(seconds since a rank wrote, what): the last line that is none of the engine's own, if there is one."""
     times = {}
-    for name in names:
+    for name in filter(is_log, os.listdir(folder)):
         found = os.stat(os.path.join(folder, name))
-        if found.st_size:
+        if found.st_size and name not in (NODE_LOG, METRICS):
             times[name] = found.st_mtime
     if not times:
         return None, ""
@@ -62,17 +54,15 @@ def written_last(folder: str, names: "list[str]") -> "tuple[float | None, str]":
 
 
 def unheard(folder: str) -> "float | None":
-    renewed = stamp_of(os.path.join(folder, LEASE))
-    return None if renewed is None else max(0.0, time.time() - renewed[0] / 1e9)
+    renewed = written_at(os.path.join(folder, LEASE))
+    return None if renewed is None else max(0.0, time.time() - renewed)
 
 
 def described(
     folder: str, spec: "dict[str, Any]", status: "dict[str, Any]", alive: bool, verdict: Any
 ) -> "run.RunHere":
-    names = os.listdir(folder)
-    silent, last = written_last(folder, of_ranks(names, ".out", ".err"))
-    ended = [read_json(os.path.join(folder, each)) for each in of_ranks(names, ".json")]
-    attempt = attempt_of(spec)
+    silent, last = written_last(folder)
+    ended, attempt = rank_records(folder), attempt_of(spec)
     if not has_protocol(spec):
         spec, status, ended, verdict = only(spec, *LISTED), only(status, "state"), [], None
     return {
@@ -91,7 +81,7 @@ def described(
         "status": status,  # type: ignore[typeddict-item]
         "alive": alive,
         "up": ranks_up(folder) if alive else 0,
-        "ended": [dict(record, event="rank") for record in ended if record],  # type: ignore[misc]
+        "ended": [dict(record, event="rank") for record in ended],  # type: ignore[misc]
         "silent": silent,
         "last": last,
         "term": read_json(os.path.join(folder, LEASE)).get("term", 0),

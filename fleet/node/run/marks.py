@@ -7,6 +7,7 @@ no right and no process of ours that lives.
 
 import os
 import resource
+from contextlib import suppress
 from hashlib import sha256
 
 from fleet.node.base.processes import has_env, pids, read_file, start_time
@@ -21,10 +22,8 @@ def limit_of(run: str) -> int:
 
 def put_limit(run: str) -> None:
     """On this process and all that it starts; best effort: who is limited already keeps that."""
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (limit_of(run),) * 2)
-    except (OSError, ValueError, AttributeError):
-        pass
 
 
 def marked(run: str) -> "dict[int, int]":

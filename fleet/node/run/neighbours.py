@@ -10,7 +10,7 @@ import time
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import environment
 from fleet.node.base.run_folder import owners, runs_root
-from fleet.node.base.types import Any, Mapping, run
+from fleet.node.base.types import Any, Mapping, run, run_specs
 from fleet.node.run.list_runs import runs
 from fleet.node.run.marks import marked
 from fleet.protocol.state import SCOPE, meet
@@ -49,7 +49,7 @@ def neighbours(spec: "Mapping[str, Any]") -> "list[run.LiveRun]":
     return [it for it in others(spec["run"]) if meet(spec["devices"], it["devices"])]
 
 
-def be_alone(spec: "run.Starting") -> None:
+def be_alone(spec: "run_specs.Starting") -> None:
     """Waits until no other run uses what this one does. Of two that start at once each is known before it looks: the
     older one stays. Raises Occupied."""
     until = time.monotonic() + YIELD_SECONDS

@@ -14,9 +14,9 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.processes import boot_id, identity
 from fleet.node.base.run_folder import NODE, final_status, is_forbidden, run_folder, run_names, try_write, write_json
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import run
+from fleet.node.base.types import run_specs
 from fleet.node.base.wire import listen, send_exit, send_json, start
-from fleet.node.run.look.rendezvous import listen_everywhere
+from fleet.node.ports.listeners import listen_everywhere
 from fleet.node.run.stop import stop
 from fleet.protocol.state import NEXT, PROTOCOL, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
@@ -32,7 +32,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def stand_by(run: str, part: "run.Part") -> "str | None":
+def stand_by(run: str, part: "run_specs.Part") -> "str | None":
     """A folder for a run that has not been here: by it the run is found, and stopped, before it begins."""
     try:
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
@@ -55,7 +55,7 @@ def wait(run: str, attempt: int, seconds: float, clock: Clock = CLOCK) -> None:
 
 
 def main() -> None:
-    spec: run.ReadySpec = start()
+    spec: run_specs.ReadySpec = start()
     listen(None, lambda: os._exit(0))
     name, attempt, pause = spec["run"], spec["attempt"], spec.get("pause", 0.0)
     left: list[int] = []

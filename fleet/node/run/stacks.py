@@ -1,7 +1,7 @@
 """Takes the stacks of a run's ranks, in a way that the run continues undisturbed.
 
-spec: {"run", "ranks": [...] or null for all, "native": bool}. Answers J {"event": "stacks", "ranks": [...], ...}: see
-fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
+spec: {"run", "ranks": [...] or null for all, "ended": bool, "native": bool}. Answers J {"event": "stacks", "ranks":
+[...], ...}: see fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
 
 By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames alone
 do not. Else by faulthandler, where rank.py has armed it. Else the kernel shows what it waits for."""
@@ -13,15 +13,19 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused, answer
-from fleet.node.base.processes import environment, read_file, state_of
+from fleet.node.base.processes import environment, is_ours, open_files, read_file, state_of, status_of
 from fleet.node.base.run_folder import known_folder
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.base.wire import start_thread
-from fleet.node.run.look.own_master import own_master
-from fleet.node.run.look.trainers import is_ours, trainers
+from fleet.node.facts.way import is_here
+from fleet.node.run.calls import calls_of, ras_of
+from fleet.node.run.marks import marked
 from fleet.node.run.rank.rank import STACK_SIGNAL, stack_file
+from fleet.node.run.trainers import trainers
+from fleet.protocol.state import RANK_WRAPPER
 
 if TYPE_CHECKING:
     Threads = list[stacks.Thread]
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
 NATIVE_SECONDS, PYTHON_SECONDS, SIGNAL_SECONDS = 10.0, 4.0, 5.0
 MAX_NAME, MAX_FRAMES, MAX_THREADS = 300, 150, 100
 STOPPED, UNINTERRUPTIBLE = "Tt", "D"
+# a launcher, how many nodes it starts for, and where these meet
+LAUNCHER = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|colossalai")
+NODES = re.compile(rb"\0--(?:nnodes|num[_-](?:machines|nodes))[=\0](?:\d+:)?(\d+)")
+MASTER = re.compile(rb"\0--(?:master[_-]addr|rdzv[_-]endpoint|main[_-]process[_-]ip)[=\0]([^\0]+)")
 _FRAME = re.compile(r'  File "?(.*?)"?, line (\d+|\?+) in (.*)')
 
 
@@ -36,9 +44,8 @@ def frame(name: str, file: str, line: int = 0, native: bool = False) -> "stacks.
     return {"name": name[:MAX_NAME], "file": file[-MAX_NAME:], "line": line, "native": native}
 
 
-def states_of(pid: int) -> "set[str]":
-    """Returns the states of all its threads."""
-    return {state_of(pid, "/task/" + tid) for tid in os.listdir("/proc/%d/task" % pid)}
+def threads_of(pid: int) -> "list[str]":
+    return os.listdir("/proc/%d/task" % pid)
 
 
 # -- py-spy -----------------------------------------------------------------------------------------------
@@ -67,21 +74,18 @@ def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
         raise Refused("py-spy took longer than %g s" % seconds) from None
     except OSError as error:
         raise Refused("%s: %s" % (tool, error.strerror)) from None
-    try:
+    with suppress(ValueError):
         if done.returncode == 0:
             return list(json.loads(done.stdout.decode("utf-8", "replace")))
-    except ValueError:
-        pass
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["exit status %d" % done.returncode]
     raise Refused("py-spy: " + lines[0][:MAX_NAME])
 
 
 def by_py_spy(tool: str, pid: int, native: bool) -> "Threads":
-    if native and not states_of(pid) & set(STOPPED + UNINTERRUPTIBLE):  # those would not answer who holds them
-        try:
+    held = set(STOPPED + UNINTERRUPTIBLE)  # those would not answer who holds them
+    if native and not held & {state_of(pid, "/task/" + tid) for tid in threads_of(pid)}:
+        with suppress(Refused):
             return _threads(ask_py_spy(tool, pid, True), pid)
-        except Refused:
-            pass
     return _threads(ask_py_spy(tool, pid, False), pid)
 
 
@@ -102,27 +106,23 @@ def _thread(name: str, main: bool, frames: "list[stacks.Frame]") -> "stacks.Thre
 
 
 # -- faulthandler -----------------------------------------------------------------------------------------
+def has_signal(values: "list[bytes]") -> bool:
+    """Returns whether STACK_SIGNAL is in a mask of signals, as status_of() has it."""
+    return bool(values) and int(values[0], 16) >> (STACK_SIGNAL - 1) & 1 == 1
+
+
 def is_armed(pid: int, path: str) -> bool:
     """Is true where it would write its stack to that file. Any other process would be ended by the signal, or write
     into what it has opened since."""
-    caught = re.search(rb"^SigCgt:\s*([0-9a-f]+)", read_file("/proc/%d/status" % pid), re.M)
-    if not caught or not int(caught.group(1), 16) >> (STACK_SIGNAL - 1) & 1:
-        return False
     try:
-        names = os.listdir("/proc/%d/fd" % pid)
-        return any(os.path.samefile("/proc/%d/fd/%s" % (pid, name), path) for name in names)
+        return has_signal(status_of(pid, b"SigCgt")) and any(os.path.samefile(it, path) for it, _ in open_files(pid))
     except OSError:
         return False
 
 
 def answering(pid: int) -> "set[str]":
     """Its threads in which the signal is blocked: the kernel does that to one for as long as it handles it."""
-    found = set()
-    for tid in os.listdir("/proc/%d/task" % pid):
-        mask = re.search(rb"^SigBlk:\s*([0-9a-f]+)", read_file("/proc/%d/task/%s/status" % (pid, tid)), re.M)
-        if mask and int(mask.group(1), 16) >> (STACK_SIGNAL - 1) & 1:
-            found.add(tid)
-    return found
+    return {tid for tid in threads_of(pid) if has_signal(status_of(pid, b"SigBlk", "/task/" + tid))}
 
 
 def by_faulthandler(pid: int, path: str) -> "Threads":
@@ -160,6 +160,35 @@ def by_kernel(pid: int) -> "Threads":
     return [_thread(read_file("/proc/%d/comm" % pid).decode("utf-8", "replace").strip(), True, frames)]
 
 
+# -- launchers that a script of the user's started, and ranks of its own, that wait for others at this very node ----
+def own_master(run: str) -> "str | None":
+    """Returns where a launcher, or a rank, of several nodes' meets the others, where that is an address of this node.
+    Those that fleet gave it to are left out."""
+    found = {pid: environment(pid) for pid in sorted(marked(run))}
+    given = {env.get(b"MASTER_ADDR") for pid, env in found.items() if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
+    for pid, env in found.items():
+        address = master_of(read_file("/proc/%d/cmdline" % pid), env)
+        if address and address not in given and is_own(address.decode("utf-8", "replace")):
+            return address.decode("utf-8", "replace")
+    return None
+
+
+def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
+    """Returns where a process meets others; None where it is alone in its world, or no part of one."""
+    if LAUNCHER.search(argv):
+        nodes, master = NODES.search(argv), MASTER.search(argv)
+        several = nodes is not None and int(nodes.group(1)) > 1
+        return (master.group(1) if master else env.get(b"PET_MASTER_ADDR", b"127.0.0.1")) if several else None
+    size, here = env.get(b"WORLD_SIZE", b""), env.get(b"LOCAL_WORLD_SIZE", b"1")
+    several = size.isdigit() and here.isdigit() and int(size) > int(here)
+    return env.get(b"MASTER_ADDR") if several and b"RANK" in env else None
+
+
+def is_own(address: str) -> bool:
+    """Is true where this node has that address, by number or by name; a port may follow it."""
+    return is_here(re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address))
+
+
 # -- a run ------------------------------------------------------------------------------------------------
 def stack_of(rank: int, pid: int, folder: str, native: bool) -> "stacks.RankStack":
     state, waits = state_of(pid), read_file("/proc/%d/wchan" % pid).decode("ascii", "replace")
@@ -193,14 +222,27 @@ def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
     wanted = {rank: pid for rank, pid in trainers(spec["run"]).items() if requested is None or rank in requested}
     found: list[stacks.RankStack] = []
     native = bool(spec["native"])
+    calls: list[stacks.Recorded] = []
+    ras: list[str] = []
     threads = [
         start_thread(lambda rank, pid: found.append(stack_of(rank, pid, folder, native)), rank, pid)
         for rank, pid in wanted.items()
     ]
+    if requested is None:  # of some ranks alone they show nothing
+        threads += [
+            start_thread(lambda: calls.extend(calls_of(folder, wanted, spec["ended"]))),
+            start_thread(lambda: ras.append(ras_of(spec["run"]))),
+        ]
     for thread in threads:
         thread.join()
     ranks = sorted(found, key=lambda it: it["rank"])
-    return {"event": "stacks", "ranks": ranks, "own_master": own_master(spec["run"])}
+    return {
+        "event": "stacks",
+        "ranks": ranks,
+        "own_master": own_master(spec["run"]),
+        "calls": calls,
+        "ras": "".join(ras),
+    }
 
 
 def main() -> None:

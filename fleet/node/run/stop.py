@@ -14,25 +14,30 @@ from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import answer
+from fleet.node.base.files import remove_file
 from fleet.node.base.processes import send_signal, stuck
 from fleet.node.base.run_folder import (
+    MOST_STUCK,
     NODE,
-    TOLD,
     attempt_of,
     awaited,
     is_forbidden,
+    own_runs,
     owners,
     put_verdict,
     read_json,
     read_status,
     request_stop,
     run_folder,
+    runs_root,
+    since_boot,
     standing,
     tombstone,
     verdict_of,
 )
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import run
+from fleet.node.base.types import facts, run, run_specs
+from fleet.node.run.marks import marked
 from fleet.node.run.start.ending import Ending, bury, bury_unkept, descendants
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
@@ -55,11 +60,6 @@ def forbid(run: str, attempt: "int | None") -> None:
                 os.unlink(path)
 
 
-def may_start_again(folder: str) -> bool:
-    about = read_json(os.path.join(folder, SPEC)).get("about") or {}
-    return bool(about.get("max_restarts") or about.get("spares"))
-
-
 def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock: Clock) -> bool:
     """Request it of the supervisor, wait for it; True when it (or its guardian) has written how the run ended."""
     request_stop(folder, grace, reason, end)
@@ -75,7 +75,7 @@ def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock
     return False
 
 
-def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
+def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     attempt, end, folder = spec.get("attempt"), spec.get("end"), run_folder(run)
     if folder is None:
@@ -86,11 +86,12 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
         if folder is None:
             ending = Ending(run, grace, clock=clock)  # where ~/.fleet was lost, its processes still have the run's mark
             return ending.finish(), "running" if ending.told else "unknown"
-        with suppress(FileNotFoundError):
-            os.unlink(tombstone(run))
-    if attempt is not None and attempt < attempt_of(read_json(os.path.join(folder, SPEC))):
+        remove_file(tombstone(run))
+    begun = read_json(os.path.join(folder, SPEC))
+    about = begun.get("about") or {}
+    if attempt is not None and attempt < attempt_of(begun):
         return [], "gone"
-    if attempt is None and may_start_again(folder):
+    if attempt is None and (about.get("max_restarts") or about.get("spares")):
         forbid(run, None)
         if end and awaited(folder):
             put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
@@ -112,7 +113,7 @@ def stop(spec: "run.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
     return status["left"], "running"
 
 
-def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
+def stopped(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
     left, was = stop(spec, clock)
     message: run.Stopped = {"event": "stopped", "left": left, "was": was}
     folder, verdict = run_folder(spec["run"]), spec.get("verdict")
@@ -120,8 +121,35 @@ def stopped(spec: "run.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
         put_verdict(folder, verdict)
         message["verdict"] = verdict_of(folder)  # type: ignore[typeddict-item]
     if left:
-        message["stuck"] = list(map(stuck, left[:TOLD]))
+        message["stuck"] = list(map(stuck, left[:MOST_STUCK]))
     return message
+
+
+def remains() -> "list[facts.Remains]":
+    """Ends runs whose supervisor and guardian were both killed; reports them, and processes that would not die."""
+    found: list[facts.Remains] = []
+    for name in own_runs():
+        with suppress(Exception):  # what holds something else than it should keeps no run from its start
+            found += remains_of(os.path.join(runs_root(), name))
+    return found
+
+
+def remains_of(folder: str) -> "list[facts.Remains]":
+    """One, or none."""
+    spec = read_json(os.path.join(folder, SPEC))
+    run = spec.get("run")
+    if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
+        return []  # a user's copy of one
+    if spec.get("node") != NODE or not since_boot(folder):
+        return []
+    status, kept = standing(folder)
+    if kept:
+        return []
+    over = status.get("state") in FINAL
+    if not over:
+        status = bury_unkept(run, folder)
+    left = sorted(marked(run)) if status.get("left") else []
+    return [{"run": run, "ended": not over, "left": list(map(stuck, left[:MOST_STUCK]))}] if left or not over else []
 
 
 def main() -> None:

@@ -13,16 +13,23 @@ The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..
 "reason", "time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true where the disk is full}.
 """
 
+import glob
 import os
 import signal
+import time
 from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import remove_tree
-from fleet.node.base.processes import boot_id, identity, send_signal, start_time
+from fleet.node.base.processes import boot_id, forked, identity, send_signal, start_time
 from fleet.node.base.run_folder import (
+    NODE,
+    awaited,
     final_status,
+    note,
+    own_runs,
+    owners,
     read_json,
     read_status,
     run_folder,
@@ -30,14 +37,14 @@ from fleet.node.base.run_folder import (
     write_final,
     write_json,
 )
-from fleet.node.base.types import run
+from fleet.node.base.types import run_specs
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.run.neighbours import Occupied, be_alone
 from fleet.node.run.start.ending import bury
 from fleet.node.run.start.engine import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
-    Beginning,
+    CodeLock,
     Forbidden,
     fill_folder,
     prctl,
@@ -46,11 +53,13 @@ from fleet.node.run.start.engine import (
     temporary_folder,
 )
 from fleet.node.run.start.kernel_log import KernelLog
-from fleet.node.run.start.supervisor import Signals, Supervisor
+from fleet.node.run.start.supervisor import FOR_RANKS, Signals, Supervisor
 from fleet.protocol.frames import MESSAGE
-from fleet.protocol.state import FINAL, NODE_LOG, PID
+from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 
-MOST_TOLD = 20  # of other runs: one write of the answer
+MOST_NAMED = 20  # of other runs: one write of the answer
+# of runs that have ended
+KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
 
 
 def detach(keep: int) -> None:
@@ -68,7 +77,7 @@ def detach(keep: int) -> None:
 
 
 def supervise(
-    spec: "run.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int, kernel: KernelLog
+    spec: "run_specs.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int, kernel: KernelLog
 ) -> None:
     """The supervisor's life: publish the folder, start the engine, answer, keep it."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -80,7 +89,7 @@ def supervise(
         folder = publish_folder(temporary, spec["run"])
         if spec.get("alone"):
             be_alone(spec)
-        beginning = Beginning(spec, folder)
+        code_lock = CodeLock(spec, folder)
         engine = start_engine(spec, folder)
     except (Refused, OSError, ValueError) as error:
         remove_tree(temporary)
@@ -89,39 +98,32 @@ def supervise(
             write_final(folder, final_status("stopped", why.message, []))
         message = dict(failed(why), forbidden=isinstance(why, Forbidden))
         if isinstance(why, Occupied):
-            message = {"event": "neighbours", "runs": why.runs[:MOST_TOLD]}
+            message = {"event": "neighbours", "runs": why.runs[:MOST_NAMED]}
         os.write(writer, json.dumps(message).encode())
         return
     supervisor = Supervisor(
-        spec, folder, engine, signals, beginning, kernel
+        spec, folder, engine, signals, code_lock, kernel
     )  # its clock runs before anybody knows of it
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
         supervisor.run()
     except BaseException as error:
-        with open(os.path.join(folder, NODE_LOG), "ab") as log:
-            log.write(("fleet: the supervisor failed: %r\n" % error).encode("utf-8", "replace"))
+        note(folder, "the supervisor failed: %r" % error)
         raise
 
 
-def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
+def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
     """The guardian's life: if the supervisor is killed, end the run in its place."""
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-guardian")
     guardian, kernel = identity(os.getpid()), KernelLog()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            supervise(spec, temporary, guardian, writer, kernel)
-            status = 0
-        finally:
-            os._exit(status)
+    child = forked(lambda: supervise(spec, temporary, guardian, writer, kernel))
     born = start_time(child) or 0
     os.close(writer)
-    for signum in (signal.SIGTERM, signal.SIGINT):  # until this process ends: by then another one may have its number
+    # until this process ends: by then another one may have its number
+    for signum in (signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
         signal.signal(signum, lambda got, _frame: send_signal(child, born, got))
     _pid, status = os.waitpid(child, 0)
     folder = run_folder(spec["run"])
@@ -129,14 +131,43 @@ def guard(spec: "run.Starting", temporary: str, writer: int) -> None:
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
-    from fleet.node.run.look.prune import KEPT_RUNS, prune_runs  # not before a run is over
-
     with suppress(OSError):  # another run's guardian does so, too
         prune_runs(KEPT_RUNS - 1)  # alongside this one
 
 
+# -- runs that have ended are kept for a while ---------------------------------------------------------------
+def has_ended(folder: str) -> bool:
+    """Is true for the folder of a run of this node of which nothing is alive any more, or will be."""
+    if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder) or awaited(folder):
+        return False
+    status = read_status(folder)
+    return (
+        status.get("state") in FINAL
+        and not status.get("left")
+        or read_json(os.path.join(folder, PID)).get("boot", boot_id()) != boot_id()
+    )
+
+
+def disk_size(folder: str) -> int:
+    """Returns the bytes on disk of the files in a folder."""
+    return sum(os.lstat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder))
+
+
+def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
+    """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
+    What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
+    folders = [os.path.join(runs_root(), name) for name in own_runs()]
+    ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
+    for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
+        size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))
+        age = time.time() - when
+        # what ended just now may still be fetched
+        if (number >= keep or age > (FETCH_SECONDS if size < 0 else KEPT_SECONDS)) and has_ended(folder):
+            remove_tree(folder)
+
+
 def answer() -> None:
-    spec: run.Starting = start(heartbeat=False)
+    spec: run_specs.Starting = start(heartbeat=False)
     spec["umask"] = os.umask(0o077)
     temporary = temporary_folder(spec)
     try:
@@ -147,11 +178,7 @@ def answer() -> None:
         send_json(failed(Refused(where, "is the home folder there writable, its disk full?")))
         return
     reader, writer = os.pipe()
-    if os.fork() == 0:
-        try:
-            guard(spec, temporary, writer)
-        finally:
-            os._exit(0)
+    forked(lambda: guard(spec, temporary, writer))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who follows the run from here on waits for no guardian
     os.close(writer)
     start_heartbeat()

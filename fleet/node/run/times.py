@@ -6,15 +6,16 @@ then. Or J {"event": "failed", "message", "hint"}.
 """
 
 import os
-import re
+from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import answer
+from fleet.node.base.files import append_whole, replace_file
 from fleet.node.base.processes import read_file
 from fleet.node.base.run_folder import known_folder
-from fleet.node.base.types import TYPE_CHECKING, run
-from fleet.protocol.state import LOG_NAME, TIMES
+from fleet.node.base.types import TYPE_CHECKING, run, run_specs
+from fleet.protocol.state import METRICS, TIMES, is_log
 
 if TYPE_CHECKING:
     Mark = tuple[float, dict[str, int]]
@@ -40,26 +41,25 @@ class Times:
 
     def mark(self) -> None:
         """Adds a mark if a log grew. If the disk is full, a later mark has these sizes."""
-        try:
-            names = [name for name in os.listdir(self.folder) if re.fullmatch(LOG_NAME, name)]
+        with suppress(OSError):
+            names = [name for name in os.listdir(self.folder) if is_log(name) and name != METRICS]
             sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
             grown = {name: size for name, size in sizes.items() if size != self.sizes.get(name, 0)}
-            if grown:
-                self.add((self.clock.time(), grown))
+            if grown and self.add((self.clock.time(), grown)):
                 self.sizes.update(grown)
-        except OSError:
-            pass
 
-    def add(self, mark: "Mark") -> None:
+    def add(self, mark: "Mark") -> bool:
+        """Writes a whole line, or, False, nothing: the next one would continue a line that was cut. OSError."""
         self.marks.append(mark)
-        few = len(self.marks) <= MOST
-        if not few:
-            self.marks = thinned(self.marks)
-        path = self.path if few else self.path + ".tmp"
-        with open(path, "ab" if few else "wb") as f:
-            f.write(b"".join(json.dumps(each).encode() + b"\n" for each in ([mark] if few else self.marks)))
-        if not few:
-            os.rename(path, self.path)
+        if len(self.marks) <= MOST:
+            return append_whole(self.path, text_of([mark]))
+        self.marks = thinned(self.marks)
+        replace_file(os.fsencode(self.path), text_of(self.marks), 0o600, durable=False)
+        return True
+
+
+def text_of(marks: "list[Mark]") -> bytes:
+    return b"".join(json.dumps(mark).encode() + b"\n" for mark in marks)
 
 
 def thinned(marks: "list[Mark]") -> "list[Mark]":
@@ -73,16 +73,14 @@ def sizes_at(folder: str, when: float) -> "dict[str, int]":
     `when`, but none before them was written after it."""
     sizes: dict[str, int] = {}
     for line in read_file(os.path.join(folder, TIMES)).split(b"\n"):
-        try:
+        with suppress(ValueError, TypeError):  # a line that was cut short
             marked, grown = json.loads(line.decode())
             if marked <= when:
                 sizes.update(grown)
-        except (ValueError, TypeError):
-            pass  # a line that a full disk cut short
     return sizes
 
 
-def since(spec: "run.SinceSpec", clock: Clock = CLOCK) -> "run.Since":
+def since(spec: "run_specs.SinceSpec", clock: Clock = CLOCK) -> "run.Since":
     folder = known_folder(spec["run"])
     return {"event": "since", "offsets": sizes_at(folder, clock.time() - spec["ago"])}
 

@@ -1,5 +1,7 @@
 """torchrun's arguments on one node, for each run that fleet starts it in."""
 
+from fleet.node.base.wire import at_port
+
 # Of an elastic world: seconds that agents wait for more of them once there are enough, and that one may be silent, of
 # which there are three; and how often ranks that fail are started again, as they do where a node is lost.
 PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
@@ -9,7 +11,7 @@ PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
 RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-def words(
+def torchrun_options(
     run: str, nodes: int, least: int, ranks: int, node: int, address: str, port: int, own: "str | None", restarts: int
 ) -> "list[str]":
     """Returns its options. least: of an elastic world, nodes that must be left, else 0. own: this node's address."""
@@ -18,8 +20,7 @@ def words(
     if least:
         # is_host is given, not guessed from host names. c10d orders nodes by address: the ranks that a node
         # gets are torchrun's choice here, and are read from what the ranks report
-        where = "[%s]:%d" % (address, port) if ":" in address else "%s:%d" % (address, port)
-        found += ["--rdzv-backend=c10d", "--rdzv-endpoint=" + where]
+        found += ["--rdzv-backend=c10d", "--rdzv-endpoint=" + at_port(address, port)]
         found += ["--rdzv-conf=is_host=%d,%s" % (node == 0, PATIENCE), "--max-restarts=%d" % (restarts or RESTARTS)]
     else:
         found += ["--node-rank=%d" % node, "--master-addr=" + address, "--master-port=%d" % port, "--max-restarts=0"]

@@ -1,4 +1,4 @@
-"""`fleet build`: a wheel, built on one node for the whole fleet, then installed on every node."""
+"""Plans and runs `fleet build`: one node builds a wheel, which is then installed on every node."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fleet.errors import FleetError, HostFailed, PreflightError, UsageError
 from fleet.events import Notice
 from fleet.inventory.select import host_named
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.node.base.errors import on_os_error
 from fleet.ops import wheels
 from fleet.ops.build import judge
 from fleet.ops.build.node import build_there, carry, look
@@ -33,8 +34,8 @@ OP = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class BuildPlan(OnHosts):
-    """inventory: the hosts that it is for. tree: the source on the head, None: deepspeed's sdist of `version`. host:
-    who builds. arch: () means auto."""
+    """Describes a build. inventory: the hosts that get the wheel. tree: the source on the head, None: deepspeed's sdist
+    of `version`. host: the host that builds. arch: () means auto."""
 
     request: Build
     name: str
@@ -83,7 +84,7 @@ class BuildPlan(OnHosts):
 
 
 def plan(inventory: Inventory, request: Build) -> BuildPlan:
-    """Returns the plan of who builds what. Raises UsageError for what cannot be built."""
+    """Returns the plan. Raises UsageError for a source that cannot be built."""
     host = inventory.hosts[0] if request.on is None else host_named(inventory, "--on", request.on)
     arch = judge.given_arch(request.arch)
     for op in request.ops:
@@ -102,8 +103,10 @@ def plan(inventory: Inventory, request: Build) -> BuildPlan:
 
 
 def run(plan: BuildPlan, runtime: Runtime) -> Report:
-    """Look, judge, carry, build, fetch, install. The report's data: {"build", "on", "wheel", "sha256", "log", "arch",
-    "ops"}; its results are those of the install, or of the host on which the build failed."""
+    """Checks the toolchains, copies the source, builds, fetches the wheel and installs it.
+
+    The report's data: {"build", "on", "wheel", "sha256", "log", "arch", "ops"}. Its results are those of the
+    installation, or of the host on which the build failed."""
     inventory, request = plan.inventory, plan.request
     facts_of = look(inventory, runtime)
     silent = tuple(r for r in facts_of if not r.ok)
@@ -151,7 +154,7 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
 
 
 def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The variables of the build, and deepspeed's ops among them."""
+    """Returns the variables of the build, and deepspeed's ops that they request."""
     values: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": ";".join(arch)} if arch else {}
     ops: tuple[str, ...] = ()
     if plan.deepspeed:
@@ -169,13 +172,9 @@ def _failed(plan: BuildPlan, error: FleetError, built: Built) -> Report:
 
 
 def _own_folder(builds: Path) -> Path:
-    """builds/ on the head; it keeps itself out of git and of code syncs."""
-    try:
+    """Returns the folder builds/ on the head, which git and code syncs ignore. Raises UsageError."""
+    with on_os_error(UsageError, f"cannot write to {builds}", hint="choose a folder with --builds-dir"):
         own.own_folder(builds, "--builds-dir", make=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {builds}: {error.strerror}", hint="choose a folder with --builds-dir"
-        ) from error
     return builds.resolve()
 
 
@@ -185,14 +184,15 @@ def short(op: str) -> str:
 
 
 def installed_ops(text: str) -> dict[str, bool]:
-    """deepspeed's git_version_info_installed.py -> {op: whether it is in}; the values there are booleans, or the 1 of
-    DS_BUILD_NAME=1."""
+    """Returns op -> True if the wheel has it, from deepspeed's git_version_info_installed.py. The values there are
+    booleans, or the 1 of DS_BUILD_NAME=1."""
     line = next((line for line in text.splitlines() if line.startswith("installed_ops=")), "")
     return {name: value not in ("False", "0", "None") for name, value in re.findall(r"'(\w+)': (\w+)", line)}
 
 
 def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
-    """deepspeed drops an op that it does not know, or cannot compile, in silence: its wheel shows what is in it."""
+    """Raises HostFailed if the wheel lacks one of the ops. deepspeed drops an op that it does not know or cannot
+    compile without a message."""
     if not ops:
         return
     try:

@@ -1,4 +1,4 @@
-"""Before anything is compiled: for which GPUs, and whether the node's compilers can."""
+"""Decides for which GPUs a wheel is built, and checks the node's compilers before they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Facts = Mapping[str, Any]
 
 
 def given_arch(text: str) -> tuple[str, ...]:
-    """--arch "8.0;9.0" (or with commas, or spaces); () for auto."""
+    """Returns the capabilities of --arch "8.0;9.0" (or with commas, or spaces), () for auto. Raises UsageError."""
     if text == "auto":
         return ()
     parts = tuple(part for part in text.replace(";", " ").replace(",", " ").split())
@@ -26,8 +26,8 @@ def given_arch(text: str) -> tuple[str, ...]:
 
 
 def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
-    """The compute capabilities of all GPUs of all hosts, ascending; () when there are none anywhere. PreflightError
-    for a GPU that neither its driver nor the table knows, and for GPUs that cannot be queried."""
+    """Returns the compute capabilities of all GPUs of all hosts, ascending, () without GPUs. Raises PreflightError for
+    an unknown GPU, and for GPUs that cannot be queried."""
     found: set[str] = set()
     unknown: dict[str, list[str]] = {}
     for host, known in facts.items():
@@ -40,9 +40,10 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
                 hint='mend it, leave the host out with -x, or say --arch "8.0;9.0"',
             )
         for gpu in known["gpus"]:
-            value = gpu.get("capability") or capability(gpu["name"])
+            name = gpu["name"] or "a GPU without a name"
+            value = gpu.get("capability") or capability(name)
             if value is None:
-                unknown.setdefault(gpu["name"], []).append(host)
+                unknown.setdefault(name, []).append(host)
             else:
                 found.add(value)
     if unknown:
@@ -56,7 +57,8 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
 
 
 def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
-    """A warning when some host's C library is older than the builder's: what is compiled there may not load here."""
+    """Returns a warning if a host's C library is older than the builder's, as the wheel may not load there. Else
+    None."""
     versions = {host: numbers(known.get("glibc")) for host, known in facts.items()}
     own = versions[builder]
     older = [host for host, version in versions.items() if own and version and version < own]
@@ -70,7 +72,7 @@ def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
 
 
 def toolchain(facts: Facts, arch: tuple[str, ...], *, needs_torch: bool) -> list[PreflightError]:
-    """Everything that keeps this node from building for these GPUs; [] when nothing is known to."""
+    """Returns the errors that keep this node from building for these GPUs."""
     found = _wrong(facts, arch, needs_torch)
     return [PreflightError(message, hint=hint, kind="toolchain") for message, hint in found]
 

@@ -14,7 +14,7 @@ from fleet.each import on_each
 from fleet.errors import ConnectError, HostFailed, ProtocolError, Reason
 from fleet.events import Notice, Output, Started
 from fleet.model import Host, Inventory, Result
-from fleet.node.base.files import file_digest
+from fleet.node.base.files import file_digest, tail_of
 from fleet.ops.facts import HasFacts, training
 from fleet.protocol.frames import MESSAGE, OUTPUT
 from fleet.protocol.messages.build import BuildSpec, BuildStarted, Built, ToolchainFacts, ToolchainSpec
@@ -35,7 +35,7 @@ MAX_LOG_BYTES = 1 << 30
 
 
 def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
-    """Every host's toolchain and GPUs, as data["facts"]; nothing is changed."""
+    """Returns every host's toolchain and GPUs, as HasFacts. Changes nothing."""
 
     def task(session: Session, host: Host) -> Result:
         spec: ToolchainSpec = {**training(inventory, host), "deadline": LOOK_SECONDS}
@@ -54,7 +54,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
 
 
 def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtime) -> str:
-    """The source on the node that builds, as code goes there; a second build sends what changed."""
+    """Copies the source to the node that builds, as `fleet sync` copies code. Returns its path there."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/{HOME}/{SOURCES}/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
     dests = {one.hosts[0].name: there}
@@ -68,7 +68,7 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
 def build_there(
     one: Inventory, there: str, env: Mapping[str, str], folder: Path, build_id: str, runtime: Runtime
 ) -> tuple[Path, str]:
-    """Run it there; (the wheel here, its sha256). The log is in the folder, whatever happens."""
+    """Builds on the node. Returns (the wheel's path on the head, its sha256). The log is in `folder` in any case."""
     host = one.hosts[0]
     trained = training(one, host)
     spec: BuildSpec = {
@@ -125,8 +125,7 @@ def _add(file: BinaryIO | FileIO, data: bytes, most: int) -> None:
 
 def _failure(end: Failed, host: str, log: Path) -> HostFailed:
     with log.open("rb") as f:
-        f.seek(max(0, log.stat().st_size - LOG_TAIL))
-        text = f.read().decode("utf-8", "replace")
+        text = tail_of(f, LOG_TAIL)
     why = first_error(text)
     return HostFailed(
         Reason.of_node(end["message"] + (f": {why}" if why else "")),
@@ -137,5 +136,5 @@ def _failure(end: Failed, host: str, log: Path) -> HostFailed:
 
 
 def _shown(name: str, value: str) -> str:
-    """A variable as the log shows it: what steers the build with its value, what the user gave by name only."""
+    """Returns a variable for the log: with its value if it is of the build, only its name if the user set it."""
     return f"{name}={value}" if name.startswith(("DS_", "TORCH_CUDA_")) else name

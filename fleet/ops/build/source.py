@@ -1,4 +1,4 @@
-"""Finds what is built: a tree on the head, or an sdist that pip fetches there."""
+"""Finds the source to build: a tree on the head, or an sdist that pip downloads there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]*")
 
 
 def check_tree(folder: Path) -> Path:
-    """The folder, if pip can make a wheel of it."""
+    """Returns the folder if pip can make a wheel of it. Raises UsageError."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"the source {folder} {what}", hint="give the folder with its pyproject.toml or setup.py")
@@ -32,7 +32,7 @@ def check_tree(folder: Path) -> Path:
 
 
 def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
-    """The unpacked sdist of that version, from pip's index; kept for the next time."""
+    """Returns the folder of the unpacked sdist of that version, from pip's index or from the cache."""
     if not VERSION.fullmatch(version):
         raise UsageError(f"--version: '{version}' is no version", hint=f"write {DEEPSPEED}, for instance")
     folder = cache() / "sources" / f"deepspeed-{version}"
@@ -65,8 +65,8 @@ def _download(version: str, folder: Path, runtime: Runtime) -> None:
 
 
 def unpack(sdist: Path, to: Path) -> Path:
-    """The one folder that an sdist holds, below `to`. Only files and folders are taken, and only from inside of it:
-    tarfile's own filter is not there before Python 3.11.4, and another one in each version after."""
+    """Unpacks an sdist below `to`. Returns its only folder. Raises HostFailed for links, devices and paths that lead
+    outside. tarfile's own filter exists since Python 3.11.4 only, and differs between versions."""
     try:
         with tarfile.open(sdist) as archive:
             for member in archive:

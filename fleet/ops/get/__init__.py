@@ -8,28 +8,28 @@ import posixpath
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fleet.answers.sync import Got, GotAll
 from fleet.delivery.brought import store_of
 from fleet.delivery.tree import Tree, links_notice
-from fleet.each import failed, over
+from fleet.each import answers_of, failed
 from fleet.errors import HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of, grouped
+from fleet.model import Host, Inventory, Report, Result, exit_code_of, grouped
 from fleet.ops.cache import turn
-from fleet.ops.get.listed import Givers
+from fleet.ops.get.listed import Sender, Senders
 from fleet.ops.get.names import is_repository, name_of, name_of_run
-from fleet.ops.get.place import Ground, Place, in_words
+from fleet.ops.get.place import Ground, Place, as_host_failure
 from fleet.ops.get.receive import Received
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.run.find.find import find
 from fleet.ops.run.find.here import chosen
+from fleet.ops.run.kept.local import choose, is_part_of_name
 from fleet.ops.run.kept.local import names as names_here
-from fleet.ops.run.kept.word import choose, is_part_of_name
 from fleet.protocol.messages.give import GiveSpec
 from fleet.protocol.state import LATEST
 from fleet.requests.runs import Get
@@ -57,21 +57,7 @@ class GetPlan(OnHosts):
 
 
 @dataclass(frozen=True)
-class Listed(Inside):
-    """Describes what a host has of what was requested. left: what is excluded."""
-
-    tree: Tree
-    left: tuple[str, ...]
-    found: bool
-
-
-@dataclass(frozen=True)
-class Brought(Inside):
-    received: Received
-
-
-@dataclass(frozen=True)
-class Asked:
+class HostRequest:
     """Holds the request to one host. name: the name of what is written on this machine."""
 
     spec: GiveSpec
@@ -90,31 +76,26 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
         raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
 
-    givers = Givers(runtime, len(hosts) <= runtime.fanout, plan.request.all)
-    with contextlib.closing(givers):
-        return _run(plan, runtime, answers, silent, givers, hosts)
+    senders = Senders(runtime, len(hosts) <= runtime.fanout, plan.request.all)
+    with contextlib.closing(senders):
+        return _run(plan, runtime, answers, silent, senders, hosts)
 
 
 def _run(
     plan: GetPlan,
     runtime: Runtime,
-    answers: Mapping[str, Asked],
+    answers: Mapping[str, HostRequest],
     silent: Sequence[Result],
-    givers: Givers,
+    senders: Senders,
     hosts: tuple[Host, ...],
 ) -> Report:
-    def look(host: Host) -> Result:
-        spec = answers[host.name].spec
-        giver = givers.look(host, spec)
-        tree, left_out = giver.tree, giver.left_out
-        found = bool(tree.entries) or spec["run"] is None and tree.mode is not None
-        return Result(host.name, True, 0, answer=Listed(tree, left_out, found and "." not in left_out))
+    def look(host: Host) -> Sender:
+        return senders.list_files(host, answers[host.name].spec)
 
-    looked = over(hosts, runtime, look, "listing")
-    answered = not silent and all(result.ok for result in looked)
-    lists = {result.host: result.answer for result in looked if isinstance(result.answer, Listed)}
-    have = {host: each.tree for host, each in lists.items() if each.found}
-    for left, names in grouped((each.left, host) for host, each in lists.items() if each.left).items():
+    lists, failures = answers_of(hosts, runtime, look, "listing")
+    answered = not silent and not failures
+    have = {host: each.tree for host, each in lists.items() if each.has_files}
+    for left, names in grouped((each.left_out, host) for host, each in lists.items() if each.left_out).items():
         text = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
         runtime.emit(Notice("info", text, hint="--all brings it"))
     if not have and answered:
@@ -122,9 +103,10 @@ def _run(
     for links, names in grouped((each.tree.unsafe_links, host) for host, each in lists.items()).items():
         if links:
             runtime.emit(Notice("warning", f"{fold(names)}: {links_notice(links)}"))
-    fetched = _bring(plan, runtime, answers, have, givers, flat=answered and len(have) == 1) if have else {}
-    without = {result.host: replace(result, answer=Got()) if result.ok else result for result in looked}
-    results = (*(without | fetched).values(), *silent)
+    fetched = _bring(plan, runtime, answers, have, senders, flat=answered and len(have) == 1) if have else {}
+    without = {host: Result(host, True, 0, answer=Got()) for host in lists}
+    of_host = without | failures | fetched
+    results = (*(of_host[host.name] for host in hosts), *silent)
     return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
 
 
@@ -144,9 +126,9 @@ def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
 def _bring(
     plan: GetPlan,
     runtime: Runtime,
-    answers: Mapping[str, Asked],
+    answers: Mapping[str, HostRequest],
     have: Mapping[str, Tree],
-    givers: Givers,
+    senders: Senders,
     flat: bool,
 ) -> dict[str, Result]:
     """Receives what the hosts have. Once all of them have reported what is in the way on this machine, it is put in its
@@ -160,8 +142,8 @@ def _bring(
         for place in places.values() if not plan.request.all else ():
             place.check_repositories()
         _check_room(plan, ground, have.values())
-        _ask(plan, places, runtime, givers)
-        fetched = _receive(plan, runtime, answers, places, givers)
+        _ask(plan, places, runtime, senders)
+        fetched = _receive(plan, runtime, answers, places, senders)
         ground.is_done = all(result.ok for result in fetched.values())
     return fetched
 
@@ -178,18 +160,18 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
         )
 
 
-def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: Givers) -> None:
+def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: Senders) -> None:
     """Replaces what is on this machine and did not come from get only with the user's consent. Raises UsageError, and
     replaces nothing, without it."""
     found = dict[str, dict[str, str]]()
     for host, place in places.items():
-        with in_words(host):
+        with as_host_failure(host):
             found[host] = place.look()
     ways = [text for each in found.values() for text in each.values()]
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
-    givers.close() if not plan.request.force else None  # they begin again: it is not known how long an answer takes
+    senders.close() if not plan.request.force else None  # they begin again: it is not known how long an answer takes
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
@@ -199,32 +181,31 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, givers: G
 
 
 def _receive(
-    plan: GetPlan, runtime: Runtime, answers: Mapping[str, Asked], places: Mapping[str, Place], givers: Givers
+    plan: GetPlan, runtime: Runtime, answers: Mapping[str, HostRequest], places: Mapping[str, Place], senders: Senders
 ) -> dict[str, Result]:
     """From the hosts into the stage, and from there to its place."""
 
-    def bring(host: Host) -> Result:
-        received = Received(host, answers[host.name].spec, places[host.name], givers)
-        with in_words(host.name):
+    def bring(host: Host) -> Received:
+        received = Received(host, answers[host.name].spec, places[host.name], senders)
+        with as_host_failure(host.name):
             received.bring()
-        return Result(host.name, True, 0, answer=Brought(received))
+        return received
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
-    fetched = {result.host: result for result in over(hosts, runtime, bring, "receiving")}
-    came = {host: result.answer.received for host, result in fetched.items() if isinstance(result.answer, Brought)}
+    came, failures = answers_of(hosts, runtime, bring, "receiving")
     if runtime.cancel.is_set():  # what came stays staged
-        return fetched | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
+        return failures | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
     named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
     for (what, *paths), names in grouped(named).items():
         if paths:
             text = f"{fold(names)}: {_NOTICES[what]}: {few([path or plan.what for path in paths])}"
             runtime.emit(Notice("warning", text))
     here = {host: places[host] for host in came}
-    _ask(plan, here, runtime, givers)
+    _ask(plan, here, runtime, senders)
     ground = next(iter(places.values())).ground
     ground.note({key: known for place in here.values() for key, known in place.lacking().items()})
     try:
-        return fetched | {host: _put(plan, host, received, here[host]) for host, received in came.items()}
+        return failures | {host: _put(plan, host, received, here[host]) for host, received in came.items()}
     finally:
         ground.note({key: known for place in here.values() for key, known in place.notes.items()})
 
@@ -240,7 +221,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
         gone = f"{received.spec['path']} went away before it was read"
         return Result(host, False, error=HostFailed(gone, host=host))
     try:
-        with in_words(host):
+        with as_host_failure(host):
             files, size = place.put()
             error = received.not_still()
     except HostFailed as why:
@@ -249,7 +230,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
     return Result(host, error is None, 0 if error is None else None, error=error, answer=got)
 
 
-def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Result]]:
+def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, HostRequest], list[Result]]:
     """(what is requested of each host; of a run only its own hosts are, those that may be of it and did not answer)."""
     follows = plan.request.copy_unsafe_links
     if not plan.request.is_path:
@@ -267,7 +248,7 @@ def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Re
                 runtime.emit(Notice("info", f"{plan.what} is run {run_id}"))
                 silent = [each for each in answers if not each.ok] if run.is_partial else []
                 return {
-                    host: Asked(
+                    host: HostRequest(
                         {"path": part["cwd"] or "~", "run": run_id, "copy_unsafe_links": follows},
                         name_of_run(run_id, host, plan.what, plan.request.runs),
                     )
@@ -276,6 +257,6 @@ def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, Asked], list[Re
     path = plan.what
     paths = {h.name: path if path[0] == "~" else posixpath.join(h.workdir or "~", path) for h in plan.hosts}
     return {
-        host: Asked({"path": path, "run": None, "copy_unsafe_links": follows}, name_of(path))
+        host: HostRequest({"path": path, "run": None, "copy_unsafe_links": follows}, name_of(path))
         for host, path in paths.items()
     }, []

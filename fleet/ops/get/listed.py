@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal, TypedDict
 
 from fleet.delivery.chain.source import is_tree
-from fleet.delivery.tree import Tree, told
+from fleet.delivery.tree import Tree, received_tree
 from fleet.errors import HostFailed, ProtocolError, Reason
 from fleet.model import Host
 from fleet.ops.get.names import without_repositories
@@ -26,7 +26,7 @@ End = TypedDict("End", {"event": Literal["end"]})
 Message = Giving | Output | End
 
 
-class Giver:
+class Sender:
     """Runs the program `delivery.give` on a host and reads its list of files: `tree` and `left_out`, as listed()
     returns them. everything: leave out no repositories. Calling `messages` reads what the program sends afterwards."""
 
@@ -37,27 +37,29 @@ class Giver:
             self.program = opened.enter_context(Program(session, "delivery.give", spec))
             self.messages = partial(messages_of, self.program, runtime.cancel)
             self.tree, self.left_out = listed(self.messages(), spec, host.name, everything)
+            is_there = bool(self.tree.entries) or spec["run"] is None and self.tree.mode is not None
+            self.has_files = is_there and "." not in self.left_out
             self.close = opened.pop_all().close
 
 
-class Givers:
-    """Holds a Giver for each host. stay: each stays open after its list of files, which takes a connection to all hosts
-    at once. Without it each is closed, and take() starts a new one."""
+class Senders:
+    """Holds a Sender for each host. stay: each stays open after its list of files, which takes a connection to all
+    hosts at once. Without it each is closed, and open() starts a new one."""
 
     def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
         self.runtime, self.stay, self.everything = runtime, stay, everything
-        self._open = dict[str, Giver]()
+        self._open = dict[str, Sender]()
 
-    def look(self, host: Host, spec: GiveSpec) -> Giver:
-        """Returns the host's Giver, for its list of files: it is closed already unless `stay`."""
-        giver = self._open[host.name] = self.take(host, spec)
+    def list_files(self, host: Host, spec: GiveSpec) -> Sender:
+        """Returns the host's Sender, for its list of files: it is closed already unless `stay`."""
+        sender = self._open[host.name] = self.open(host, spec)
         if not self.stay:
             self._open.pop(host.name).close()
-        return giver
+        return sender
 
-    def take(self, host: Host, spec: GiveSpec) -> Giver:
-        """Returns an open Giver of the host, a new one if need be. The caller closes it."""
-        return self._open.pop(host.name, None) or Giver(host, spec, self.runtime, self.everything)
+    def open(self, host: Host, spec: GiveSpec) -> Sender:
+        """Returns an open Sender of the host, a new one if need be. The caller closes it."""
+        return self._open.pop(host.name, None) or Sender(host, spec, self.runtime, self.everything)
 
     def close(self) -> None:
         while self._open:
@@ -81,15 +83,15 @@ def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
 def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
     """Returns (the files that a host would send, paths of the repositories that were left out of them). No entries and
     no mode mean that nothing is there. Raises ProtocolError if the list does not fit the request."""
-    tree = told(lambda: next(messages), host, "name a folder further down")
+    tree = received_tree(lambda: next(messages), host, "name a folder further down")
     path = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in path.split("/") if part not in ("", ".")]
-    odd = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
+    mismatch = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
     # on the head such a folder would pass for the state of a sync that never took place
-    odd |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
+    mismatch |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
     if tree.entries or tree.mode is not None:
-        odd |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None
-    if odd:
+        mismatch |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None
+    if mismatch:
         raise ProtocolError(f"its list of files is not one of {spec['path']}", host)
     entries, left_out = (tree.entries, []) if everything else without_repositories(tree.entries)
     return replace(tree, entries=entries), tuple(left_out)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleet.delivery.ignore import above
+from fleet.delivery.patterns import above
 from fleet.errors import UsageError
+from fleet.model import grouped
 from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE, run_name
@@ -26,7 +27,7 @@ def name_of(path: str) -> str:
     return name
 
 
-def name_of_run(run_id: str, host: str, asked: str, runs_dir: Path) -> str:
+def name_of_run(run_id: str, host: str, requested: str, runs_dir: Path) -> str:
     """Returns the name of the folder that a run worked in on that host, as this machine knows it; else the run's
     name."""
     known = read_object(runs_dir / run_id / RUN).get("hosts")
@@ -35,7 +36,7 @@ def name_of_run(run_id: str, host: str, asked: str, runs_dir: Path) -> str:
         folder = part.get("workdir") if isinstance(part, dict) else None
         if isinstance(folder, str) and folder.strip("~/."):
             return name_of(folder)
-    return asked if run_name(run_id) == asked else run_id
+    return requested if run_name(run_id) == requested else run_id
 
 
 def is_repository(name: str) -> bool:
@@ -49,12 +50,9 @@ def makes_repository(names: Iterable[str]) -> bool:
     return {"head"} < found & {"head", "config", "commondir"} or {"head", "objects", "refs"} <= found
 
 
-def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
+def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
     """Returns the names in each folder, "" being the one that the paths are relative to."""
-    found = dict[str, set[str]]()
-    for folder, _, name in (path.rpartition("/") for path in paths):
-        found.setdefault(folder, set()).add(name)
-    return found
+    return grouped(path.rpartition("/")[::2] for path in paths)
 
 
 def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,25 @@ from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
 from fleet.rules.units import seconds, size_text
 
+COPY = b".copy.fleet-get."  # of a folder for a file that goes to another file system
+
+
+def _move(staged: bytes, place: bytes) -> None:
+    """Puts a staged file in its place in one step: on another file system by a copy next to it."""
+    try:
+        os.replace(staged, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        folder = tempfile.mkdtemp(prefix=COPY, dir=os.path.dirname(place))
+        try:
+            copy = os.path.join(folder, b"file")
+            shutil.copy2(staged, copy, follow_symlinks=False)
+            os.replace(copy, place)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.unlink(staged)
+
 
 class Came(NamedTuple):
     """A file as it was read there. staged: where it lies, a path in the stage; None: it is here already. version: of it
@@ -42,7 +63,7 @@ class Came(NamedTuple):
 
 
 @contextlib.contextmanager
-def in_words(host: str | None, hint: str = "once that is mended, get it again: it goes on") -> Iterator[None]:
+def as_host_failure(host: str | None, hint: str = "once that is mended, get it again: it goes on") -> Iterator[None]:
     """Names what cannot be done with files here. HostFailed; for no host in particular, UsageError."""
     kind = HostFailed if host else UsageError
     try:
@@ -60,7 +81,7 @@ class Ground:
 
     def __init__(self, to: Path) -> None:
         self.to, self.is_done = to, False
-        with in_words(None, "--to names another folder"):
+        with as_host_failure(None, "--to names another folder"):
             self.top = Beneath(reach(os.path.abspath(os.fsencode(to)), make=True), around(Path("here"))).check()
             held = state_folder(self.top, b"fleet", GET_STAGE.encode().removeprefix(b".fleet"))
             self.stage = Beneath(int(held.rpartition(b"/")[2]))
@@ -103,10 +124,6 @@ class Place:
         """Returns the key, in the ground, of one of its paths."""
         return self.inside + ("/" + (path if path.isascii() else os.fsdecode(encode(path))) if path else "")
 
-    def _travelling(self, path: str) -> str:
-        """The same, as nodes write it."""
-        return travelling(self.inside) + ("/" + path if path else "")
-
     def _known(self, path: str, info: os.stat_result) -> Got | None:
         """Returns what get put there, if that is unchanged."""
         known = self.ground.known.get(self._key(path), ())
@@ -118,7 +135,7 @@ class Place:
         self._lacking, self.same = [], 0
         self.alike.clear()
         self.notes.clear()
-        found, absent = dict[str, str](), set[str]()
+        found = dict[str, str]()
         folder = ownership.look(self.ground.top, self.host) if "/" in self.inside else None
         if folder is not None and not stat.S_ISDIR(folder.st_mode):
             raise self._refusal(self.ground.to / self.host, "is no folder here")
@@ -129,10 +146,7 @@ class Place:
             if path in self.settled:
                 self.same += 1
                 continue
-            is_inside = path and path.rpartition("/")[0] in absent  # of what is not here, there is nothing to see
-            info = None if is_inside else ownership.look(self.ground.top, self._travelling(path))
-            if info is None:
-                absent.add(path)
+            info = ownership.look(self.ground.top, travelling(self._key(path)))
             known = self._known(path, info) if info is not None else None
             if info is not None and self._is_same(entry, info, known):
                 self.same += entry[1] != "d"
@@ -150,7 +164,7 @@ class Place:
             there = set[str]()
             with contextlib.suppress(OSError, Refused):
                 there = {*map(os.fsdecode, os.listdir(self.ground.top.at(os.fsencode(folder or "."))))}
-            if makes_repository(names | there):
+            if makes_repository({*names, *there}):
                 raise UsageError(
                     f"{self.ground.to / folder} would be a repository of git's: its config and hooks name programs",
                     hint="--to names another folder; --all brings it all the same",
@@ -235,7 +249,7 @@ class Place:
                 raise self._changed(place)
             else:
                 staged, files, size = stage.at(come.staged), files + 1, size + come.size
-            os.replace(staged, place)
+            _move(staged, place)
             self.notes[key] = [brought.got(place, *going[key][-1][4:])]
         return files, size
 

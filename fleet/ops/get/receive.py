@@ -17,9 +17,10 @@ from fleet.delivery import brought
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Progress
 from fleet.model import Host
+from fleet.node.base.files import remove_file
 from fleet.node.base.wire import encode, write_all
 from fleet.node.delivery.give import SMALL
-from fleet.ops.get.listed import Givers, Message
+from fleet.ops.get.listed import Message, Senders
 from fleet.ops.get.place import Came, Place
 from fleet.own import own_umask, private
 from fleet.protocol.messages.give import Begin, GiveSpec
@@ -40,8 +41,8 @@ class Received:
     """Fetches what a place lacks into the stage, where each file is called by its path and its version there. growing,
     gone: its paths that were fetched as far as they went, and not at all. moving: with the quiet files next to each."""
 
-    def __init__(self, host: Host, spec: GiveSpec, place: Place, givers: Givers) -> None:
-        self.spec, self.place, self.givers, self.runtime = spec, place, givers, givers.runtime
+    def __init__(self, host: Host, spec: GiveSpec, place: Place, senders: Senders) -> None:
+        self.spec, self.place, self.senders, self.runtime = spec, place, senders, senders.runtime
         self.of, self.host, self.stage, self.umask = host, host.name, place.ground.stage, own_umask()
         self.growing, self.gone = list[str](), list[str]()
         self.moving: dict[str, list[tuple[str, int]]] = {}
@@ -64,9 +65,9 @@ class Received:
 
     def _pass(self, wrong: set[str]) -> set[str]:
         """One conversation. wrong: paths that did not come as they were read; what is here of them is of no use."""
-        with contextlib.closing(self.givers.take(self.of, self.spec)) as giver:
-            if giver.tree is not self.place.tree:  # else all is as it was just looked at
-                self.place.tree = giver.tree
+        with contextlib.closing(self.senders.open(self.of, self.spec)) as sender:
+            if sender.tree is not self.place.tree:  # else all is as it was just looked at
+                self.place.tree = sender.tree
                 self.place.look()
             names = os.listdir(self.stage.at(os.fsencode(self.host)))
             self._staged = {name[:KEY]: name for name in map(os.fsdecode, names)}
@@ -74,8 +75,8 @@ class Received:
             wanted = [(path, 0, "") if path in wrong else self._here(path, size) for path, size in sizes.items()]
             self._total = sum(sizes[path] for path, offset, _ in wanted if offset is not None)
             self._done = sum(offset or 0 for _, offset, _ in wanted)
-            messages, again, number = giver.messages(), set[str](), 0
-            giver.program.send({"op": "give", "wanted": wanted})
+            messages, again, number = sender.messages(), set[str](), 0
+            sender.program.send({"op": "give", "wanted": wanted})
             for what in messages:
                 if what["event"] == "end" and number == len(wanted):
                     self._show(self._total)
@@ -89,9 +90,9 @@ class Received:
                 else:
                     again |= set() if self._file(messages, what, number, *wanted[number]) else {wanted[number][0]}
                     number += 1
-        raise self._odd()
+        raise self._mismatch()
 
-    def _odd(self) -> ProtocolError:
+    def _mismatch(self) -> ProtocolError:
         return ProtocolError("something else comes than the file whose turn it is", self.host)
 
     def _show(self, done: int) -> None:
@@ -122,7 +123,7 @@ class Received:
         what = next(messages) if coming else None
         data = what["data"] if what is not None and what["event"] == "output" else b""
         if not rows or len(rows) != len(wanted) or len(data) != coming:
-            raise self._odd()
+            raise self._mismatch()
         again, at = set[str](), 0
         for row, size, (path, offset, known) in zip(rows, sizes, wanted, strict=True):
             version, _, digest = row.rpartition(" ")
@@ -132,27 +133,27 @@ class Received:
                 self.place.came[path] = Came(here.sha256, here.size, here.mtime_ns, None, here.version)
                 continue
             if not row:
-                raise self._odd()
+                raise self._mismatch()
             staged: bytes | None = None
-            if offset is None:
-                is_right = self._is_here(path, digest)
-            else:
-                part, at = data[at : at + size], at + size
-                is_right, staged = hashlib.sha256(part).hexdigest() == digest, self._fresh(path, version)
+            if offset is not None:
+                part, at, staged = data[at : at + size], at + size, self._fresh(path, version)
                 with open(self.stage.at(staged), "xb", buffering=0, opener=private) as file:
                     write_all(file.fileno(), part)
                     self._finish(file.fileno(), path, mtime_of(version))
-            if is_right:
-                self.place.came[path] = Came(digest, size, mtime_of(version), staged, version)
-            else:
+            if not self._has_come(path, Came(digest, size, mtime_of(version), staged, version)):
                 again.add(path)
         self._done += coming
         self._show(min(self._done, self._total))
         return again
 
-    def _is_here(self, path: str, digest: str) -> bool:
-        known = self.place.alike[path]
-        return digest == (known.sha256 if known is not None else brought.digest_of(self.place.at(path)))
+    def _has_come(self, path: str, come: Came) -> bool:
+        """Returns whether what is staged, or else here, is what the node read. Then it goes on record."""
+        known = self.place.alike.get(path) if come.staged is None else None
+        at = self.place.at(path) if come.staged is None else self.stage.at(come.staged)
+        is_right = come.sha256 == (known.sha256 if known is not None else brought.digest_of(at))
+        if is_right:
+            self.place.came[path] = come
+        return is_right
 
     def _finish(self, fd: int, path: str, mtime_ns: int) -> None:
         """Gives a staged file the mode and time that it will have in its place."""
@@ -187,16 +188,11 @@ class Received:
             what = next(messages) if staged is None else self._bytes(messages, path, staged, begun)
             if what["event"] != "given":
                 continue
-            size, mtime, at = begun["size"], begun["mtime"], "" if what["growing"] else begun["version"]
-            if staged is None:
-                is_right = self._is_here(path, what["sha256"])
-            else:
-                is_right = brought.digest_of(self.stage.at(staged)) == what["sha256"]
-            if is_right:
-                self.place.came[path] = Came(what["sha256"], size, mtime, staged, at)
-                self.growing += [path] if what["growing"] else []
+            version = "" if what["growing"] else begun["version"]
+            is_right = self._has_come(path, Came(what["sha256"], begun["size"], begun["mtime"], staged, version))
+            self.growing += [path] if is_right and what["growing"] else []
             return is_right
-        raise self._odd()
+        raise self._mismatch()
 
     def _begin(self, path: str, begun: Begin) -> bytes:
         """Returns where that version is staged; other versions are removed. Raises HostFailed where there is no room
@@ -217,8 +213,7 @@ class Received:
         key = self._key(path)
         name = self._staged.pop(key, None)
         if name is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.stage.at(self._at(name)))
+            remove_file(self.stage.at(self._at(name)))
         self._staged[key] = f"{key}-{version}"
         return self._at(self._staged[key])
 

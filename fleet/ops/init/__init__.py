@@ -1,7 +1,6 @@
-"""`fleet init`: an inventory from what is at hand, with what the hosts report.
+"""Plans and runs `fleet init`: proposes an inventory from a source on the head and the facts of the hosts.
 
-The contents of an inventory that is there stay; what is missing in it is proposed. Nothing but that file is written,
-on no machine.
+An existing inventory keeps its contents, and additions are proposed. No other file is written, on no machine.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import own
-from fleet.answers.hosts import Asked, Proposed
+from fleet.answers.hosts import InitFound, Proposed
 from fleet.errors import FleetError, HostFailed, Interrupted, InventoryError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
@@ -23,22 +22,23 @@ from fleet.inventory.select import select
 from fleet.inventory.write import entry, fields_of
 from fleet.inventory.yaml_file import parse_yaml, read_defaults
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
+from fleet.ops.facts import HasFacts
 from fleet.ops.init import ask, choose
 from fleet.ops.init.choose import proposed
 from fleet.ops.init.sources import Given, find
 from fleet.ops.plans import Line, OnHosts
 from fleet.ops.sessions import Sessions
 from fleet.ops.setup_ssh import SetupRuntime, files
-from fleet.requests.reach import Reach
+from fleet.requests.request import Reach
 from fleet.transport.base import ConnectOptions
 from fleet.transport.ssh.transport import SshTransport
 
 
 @dataclass(frozen=True)
 class InitPlan(OnHosts):
-    """path: the inventory to write. old: what it holds now. inventory: the hosts to ask, `new` those that are not in
-    there yet. folder: the head's current one, which needs no workdir where the hosts have it, too. python: that of the
-    head's environment, which may be theirs."""
+    """Describes what to probe. path: the inventory to write. old: its text now. inventory: the hosts to probe. new:
+    those that are not in the file yet. folder: the head's current one; no workdir is proposed if all hosts have it.
+    python: the interpreter of the head's environment, which hosts may have, too."""
 
     path: Path
     old: str | None
@@ -55,7 +55,6 @@ class InitPlan(OnHosts):
         return {"inventory": str(self.path), "hosts": hosts, "notes": list(self.notes)}
 
     def lines(self) -> Iterator[Line]:
-        """For people."""
         yield from self.notes
         what = "write" if self.old is None else "add to"
         yield f"would ask these hosts for interpreters, GPUs and addresses, and {what} {self.path}:"
@@ -65,8 +64,7 @@ class InitPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Proposal(Report):
-    """text: what the inventory is to hold; None: no host could be probed, so nothing is known. rows: host -> heading ->
-    what was found, for people."""
+    """Report with the proposed text, None if no host could be probed. rows: host -> column -> text, for the table."""
 
     text: str | None = None
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -84,7 +82,8 @@ def plan(
     connect_timeout: float = Reach.connect_timeout,
     tofu: bool = False,
 ) -> InitPlan:
-    """Pure. old: the text of the inventory at `path`, None where there is none. hosts, exclude: as -w and -x."""
+    """Returns the plan. old: the text of the inventory at `path`, None without that file. hosts, exclude: as -w and -x.
+    Pure."""
     inventory = replace(given.inventory, source=str(path))
     new = frozenset(inventory.names)
     if old is not None:
@@ -106,7 +105,7 @@ def plan(
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:
-    """Returns the given hosts that are not there yet, with the defaults that hold for all."""
+    """Returns the given hosts that the inventory `there` has not, with its defaults."""
     known = {host.name: host for host in there.hosts}
     added = list[Host]()
     for host in given.hosts:
@@ -125,35 +124,33 @@ def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> l
 
 
 def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
-    """Probe the hosts, and propose. runtime.confirm: is shown host keys that are not confirmed.
+    """Probes the hosts and proposes the inventory. runtime.confirm: confirms host keys.
 
-    Each result's data: "found", what the inventory did not have, and "lacks", what could not be found; Report.data:
-    "inventory", and "next", the commands to go on with."""
+    Each result's data: "found", the fields to add, and "lacks", the problems. Report.data: "inventory", and "next", the
+    next commands."""
     inventory, failures = ask.trust(plan.inventory, plan.tofu, runtime)
-    transport = SshTransport(ConnectOptions(plan.connect_timeout), hosts=(*inventory.hosts, *inventory.unselected))
-    asking = replace(runtime, transport=transport)
-    try:
+    all_hosts = (*inventory.hosts, *inventory.unselected)
+    with closing(SshTransport(ConnectOptions(plan.connect_timeout), hosts=all_hosts)) as transport:
+        asking = replace(runtime, transport=transport)
         willing = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
         results = {**failures, **ask.facts(willing, plan.folder, plan.python, asking)}
-        facts = ask.told(results)
+        facts = {name: result.read(HasFacts).facts for name, result in results.items() if result.ok}
         endpoints = {host.name: transport.resolve(host) for host in willing.hosts}
         candidates = choose.unshared(
             {name: choose.addresses(found, endpoints[name].address) for name, found in facts.items()}
         )
         with closing(Sessions(asking)) as sessions:
             reached = ask.reach([inventory.host(name) for name in facts], candidates, sessions)
-    finally:
-        transport.close()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted", hint="nothing was written")
-    found = choose.found(inventory, facts, candidates, reached, Path(plan.folder).name)
+    found = choose.findings_of(inventory, facts, candidates, reached, Path(plan.folder).name)
     filled = {host.name: replace(host, **found[host.name].fields) for host in inventory.hosts}
     for name, each in found.items():
-        for message, hint in each.lacks:
+        for message, hint in each.problems:
             runtime.emit(Notice("warning", message, name, hint))
     final = tuple(_result(results[name], plan.inventory.host(name), filled[name], found[name]) for name in filled)
     text = None
-    # where no host is trusted yet, and none would take a password, all that is known is what was given
+    # without a host that was probed or that setup-ssh could open, there is nothing to add to what was given
     if any(result.ok or keyless(result.error) for result in final):
         remarks = {name: each.remark for name, each in found.items()}
         text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)
@@ -167,14 +164,14 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
     return Proposal("init", final, exit_code_of(final), text=text, rows=rows, answer=answer)
 
 
-def _result(result: Result, before: Host, after: Host, found: choose.Found) -> Result:
+def _result(result: Result, before: Host, after: Host, found: choose.HostFindings) -> Result:
     old, new = fields_of(before), fields_of(after)
     fields = {k: v for k, v in new.items() if old.get(k) != v}
-    return replace(result, answer=Asked(fields, [message for message, _ in found.lacks]))
+    return replace(result, answer=InitFound(fields, [message for message, _ in found.problems]))
 
 
 def keyless(error: FleetError | None) -> bool:
-    """Is true where setup-ssh opens the host, or its gateway, whose error is another one's cause."""
+    """Is true if setup-ssh can give access to the host, or to its gateway."""
     why = error.__cause__ if error is not None and error.kind == "gateway" else error
     return isinstance(why, FleetError) and why.kind == "auth"
 
@@ -189,17 +186,17 @@ def _next(results: tuple[Result, ...]) -> list[str]:
 
 
 def try_to_write(plan: InitPlan) -> None:
-    """HostFailed, UsageError where it cannot be written: no host is probed in vain."""
+    """Raises HostFailed or UsageError if the file cannot be written, before any host is probed."""
     own.own_file(plan.path, "name another inventory: fleet -i FILE init")
     if plan.old is None:
         files.try_to_write(plan.path)
 
 
 def write(plan: InitPlan, text: str) -> None:
-    """Put it in place, all of it or nothing. HostFailed: the file is another one by now."""
+    """Writes the file atomically. Raises HostFailed if it was changed meanwhile."""
     target = own.own_file(plan.path, "name another inventory: fleet -i FILE init")
     now = files.read(target)
-    bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # which reading it leaves out
+    bom = BOM_UTF8 if now and now.startswith(BOM_UTF8) else b""  # plan.old has none
     if now != (None if plan.old is None else bom + plan.old.encode()):
         raise HostFailed(f"{plan.path} was changed meanwhile", hint="run 'fleet init' again")
     files.write(target, bom + text.encode(), mode=0o644, follow=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,11 @@ from fleet.each import failed, on_each
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory, Result
 from fleet.ops import pairs, setup_ssh
-from fleet.ops.facts import HasFacts, ask, asked
+from fleet.ops.facts import HasFacts, ask, probe_specs
 from fleet.ops.init.choose import Address
 from fleet.ops.sessions import Sessions
 from fleet.ops.setup_ssh import SetupRuntime
 from fleet.ops.setup_ssh.enrol import settle
-from fleet.protocol.messages.facts import Facts
 from fleet.requests.hosts import Check, SetupSsh
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -23,10 +23,10 @@ from fleet.transport.ssh.transport import SshTransport
 
 
 def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inventory, dict[str, Result]]:
-    """Returns (the inventory with the host keys that were confirmed, host name -> failure of each host that is not to
-    be trusted). Gateways that are no hosts of the inventory are added to its `unselected`.
+    """Returns (the inventory with confirmed host keys, host name -> failure of each host that is not trusted). Gateways
+    outside the inventory are added to its `unselected`.
 
-    The rules are those of setup-ssh: a key that is on file or in the inventory must match. Nothing is written."""
+    The rules are those of setup-ssh: a key on file or in the inventory must match. Nothing is written."""
     assert isinstance(runtime.transport, SshTransport)
     failures = dict[str, Result]()
     for host in inventory.hosts:
@@ -37,11 +37,9 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
     setup = setup_ssh.plan(clear, clear, SetupSsh(mesh=False, tofu=tofu), Path.home())
     for level in setup.levels:
-        transport = SshTransport(runtime.transport.options, hosts=(*inventory.hosts, *inventory.unselected))
-        try:
+        all_hosts = (*inventory.hosts, *inventory.unselected)
+        with closing(SshTransport(runtime.transport.options, hosts=all_hosts)) as transport:
             settled = settle(level, setup.request, transport, runtime)
-        finally:
-            transport.close()
         failures.update(settled.failures)
         keys = {plan.name: key.fingerprint for plan, key in settled.accepted}
         pinned = (replace(host, host_key=host.host_key or keys.get(host.name)) for host in inventory.hosts)
@@ -51,9 +49,9 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
 
 
 def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> dict[str, Result]:
-    """Returns host name -> result with HasFacts. folder: looked for as the working folder. python: the interpreter of
-    hosts that name none."""
-    specs = asked(inventory, Check())
+    """Returns host name -> result with HasFacts. folder: the working folder to look for. python: the interpreter of
+    hosts without one in the inventory."""
+    specs = probe_specs(inventory, Check())
 
     def task(session: Session, host: Host) -> Result:
         spec = {**specs[host.name], "python": host.python or python, "workdir": folder, "survey": True}
@@ -62,18 +60,13 @@ def facts(inventory: Inventory, folder: str, python: str, runtime: Runtime) -> d
     return {result.host: result for result in on_each(inventory.hosts, runtime, task, what="asking")}
 
 
-def told(results: Mapping[str, Result]) -> dict[str, Facts]:
-    """Returns the facts of the hosts that did not fail."""
-    return {name: result.read(HasFacts).facts for name, result in results.items() if result.ok}
-
-
 NEIGHBOURS = 8  # number of hosts that each host connects to: the next ones in a ring
 
 
 def reach(
     hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], sessions: Sessions
 ) -> dict[str, set[str]]:
-    """Returns host name -> those of its candidate addresses at which every host that tried reached it."""
+    """Returns host name -> its candidate addresses at which every host that tried reached it."""
     if len(hosts) < 2:
         return {}
     names = [host.name for host in hosts]

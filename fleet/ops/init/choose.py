@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def addresses(facts: Facts, endpoint: str) -> list[Address]:
-    """Returns a host's addresses. The one that SSH goes to is among them, also where none of its interfaces has it."""
+    """Returns a host's addresses, with the one that SSH connects to, even if none of its interfaces has it."""
     found = list[Address]()
     for interface in facts.get("interfaces") or []:
         for text in interface["addresses"] if interface["state"] != "down" else []:
@@ -46,8 +46,8 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
 
 
 def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
-    """Returns the addresses that only one host has, or that SSH comes in through. Docker's bridge, for example, has the
-    same address on every host."""
+    """Returns the addresses that only one host has, or that SSH uses. Docker's bridge, for example, has the same
+    address on every host."""
     times = Counter(each.text for every in candidates.values() for each in every)
     return {
         name: [each for each in every if times[each.text] == 1 or each.leads_here] for name, every in candidates.items()
@@ -78,8 +78,8 @@ def data_addresses(
 def shared(
     candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]], used: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Returns {network: {host: address}} of the networks in which the others reached every host. used: host -> address
-    that is in use; its network is left out."""
+    """Returns {network: {host: address}} of the networks in which every host was reached. used: host -> address in use,
+    whose network is omitted."""
     found = dict[str, dict[str, str]]()
     for name, own in candidates.items():
         for each in own:
@@ -124,54 +124,56 @@ def _preferred(facts: Facts) -> Interpreter | None:
     return {"path": path, "version": version, "torch": torch.get("version"), "cuda": torch.get("cuda")}
 
 
-class Found(NamedTuple):
-    """Holds what was found about a host.
+class HostFindings(NamedTuple):
+    """Holds the findings about a host.
 
-    fields: inventory fields that its entry lacks. lacks: (problem, what to do) for all that is missing there, or is not
-    as the inventory says. remark: a line about the host. gpus: number and models, as text."""
+    fields: inventory fields that its entry lacks. problems: (problem, what to do), see problems(). remark: a line about
+    the host. gpus: number and models, as text."""
 
     fields: dict[str, Any]
-    lacks: list[tuple[str, str]]
+    problems: list[tuple[str, str]]
     remark: str = ""
     gpus: str = ""
     python: Interpreter | None = None
 
 
-def found(
+def findings_of(
     inventory: Inventory,
     facts: Mapping[str, Facts],
     candidates: Mapping[str, Sequence[Address]],
     reached: Mapping[str, Iterable[str]],
     project: str = "",
-) -> dict[str, Found]:
-    """Returns what was found about each host. For a host that could not be probed, that is a workdir at most. project:
-    the name of the folder with the code, for a new workdir."""
+) -> dict[str, HostFindings]:
+    """Returns the findings about each host; a host that was not probed has a workdir at most. project: the name of the
+    folder with the code, for a new workdir."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     places = [host_facts.get("disks", {}).get("workdir") for host_facts in facts.values()]
     everywhere = all(place["exists"] for place in places if place)
     name = re.sub("[^A-Za-z0-9._-]+", "-", project).strip("-.") or "work"
     workdir = None if everywhere else f"~/fleet/{name}"
-    result = dict[str, Found]()
+    result = dict[str, HostFindings]()
     for host in inventory.hosts:
         name, own = host.name, {"workdir": workdir} if workdir and host.workdir is None else {}
-        result[name] = Found(own, [])
+        result[name] = HostFindings(own, [])
         if name in facts:
-            result[name] = _found(host, facts[name], pythons.get(name), best[name], own, len(facts) == 1)
+            result[name] = _host_findings(host, facts[name], pythons.get(name), best[name], own, len(facts) == 1)
     seen = dict[str, str]()
     for name, host_facts in facts.items():
         same = seen.setdefault(
             f"{host_facts.get('hostname')} {host_facts.get('boot_id')} {host_facts.get('interfaces')}", name
         )
         if same != name:
-            result[name].lacks.append((f"is the machine that {same} is", "leave one of them out: -x, or in the file"))
+            result[name].problems.append(
+                (f"is the machine that {same} is", "leave one of them out: -x, or in the file")
+            )
     return result
 
 
-def _found(
+def _host_findings(
     host: Host, facts: Facts, python: Interpreter | None, address: str | None, more: Mapping[str, Any], alone: bool
-) -> Found:
+) -> HostFindings:
     gpus = facts.get("gpus") or []
-    models = Counter(gpu["name"] for gpu in gpus)
+    models = Counter(gpu["name"] or "GPU without a name" for gpu in gpus)
     gpu_text = ", ".join(f"{count} x {model}" for model, count in models.items())
     wanted = {
         "data_address": address if address != host.address else None,
@@ -179,23 +181,23 @@ def _found(
         "python": python["path"] if python else None,
     }
     training = [f"Python {python['version']}", torch(python)] if python else []
-    fields, unfit = dict[str, Any](), list[tuple[str, str]]()
+    fields, rejected = dict[str, Any](), list[tuple[str, str]]()
     for key, value in wanted.items():
         try:
             if value and getattr(host, key) is None:
                 fields[key] = parse_field(key, str(value))
         except FieldError as error:
-            unfit.append((f"what it says fits no inventory: {error.message}", f"write it there by hand: {key}"))
-    return Found(
+            rejected.append((f"what it says fits no inventory: {error.message}", f"write it there by hand: {key}"))
+    return HostFindings(
         {**fields, **more},
-        [*unfit, *lacks(host, facts, python, address, alone)],
+        [*rejected, *problems(host, facts, python, address, alone)],
         f"{facts.get('hostname')}: {', '.join([gpu_text or 'no GPU', *training])}",
         gpu_text,
         python,
     )
 
 
-def row(endpoint: str, host: Host, found: Found) -> dict[str, str]:
+def row(endpoint: str, host: Host, found: HostFindings) -> dict[str, str]:
     """Returns a host's row of the table: column -> text."""
     return {
         "host": host.name,
@@ -213,10 +215,10 @@ def torch(python: Interpreter) -> str:
     return f"torch {python['torch']} ({'CUDA ' + python['cuda'] if python['cuda'] else 'CPU'})"
 
 
-def lacks(
+def problems(
     host: Host, facts: Facts, python: Interpreter | None, address: str | None, alone: bool
 ) -> list[tuple[str, str]]:
-    """Returns (problem, what to do) for all that is missing on a host, or is not as the inventory says. alone: no other
+    """Returns (problem, what to do) for all that is missing on a host, or differs from the inventory. alone: no other
     host was probed."""
     found = list[tuple[str, str]]()
     gpus, plugged = len(facts.get("gpus") or []), facts.get("pci_gpus") or 0
@@ -243,8 +245,8 @@ ABOUT = (
 def proposed(
     path: Path, old: str | None, inventory: Inventory, new: Collection[str], remarks: Mapping[str, str]
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Returns the inventory's new text, and host -> fields for which the text has no place. old: the text so far, None:
-    no file. new: the hosts that the file does not have. Raises InventoryError."""
+    """Returns the inventory's new text, and host -> fields that could not be added. old: the text so far, None: no
+    file. new: the hosts that the file does not have. Raises InventoryError."""
     if old is None:
         text = render(inventory, ABOUT, remarks)
         _check(text, inventory, path)
@@ -275,12 +277,12 @@ def proposed(
 
 
 def difference(path: Path, old: str, new: str) -> list[str]:
-    """Returns what writing the new text would change."""
+    """Returns a diff of the two texts."""
     return [*difflib.unified_diff(old.splitlines(), new.splitlines(), str(path), "proposed", lineterm="")]
 
 
 def _check(text: str, meant: Inventory, path: Path) -> None:
-    """Raises InventoryError unless the text, read like any inventory, means exactly `meant`."""
+    """Raises InventoryError unless the text, read as an inventory, equals `meant`."""
     found = parse_yaml(text, str(path))
     wrong = [host for host, other in zip_longest(meant.hosts, found.hosts) if host != other]
     if wrong or (found.env, found.groups, found.sync) != (meant.env, meant.groups, meant.sync):

@@ -1,4 +1,4 @@
-"""Reads the hosts of a new inventory: from an ssh config, a hostfile, lines that were pasted, an inventory."""
+"""Reads the hosts of a new inventory from an ssh config, a hostfile, pasted lines or an inventory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.settings import Query, one_of
 
 PASTE = "paste lines: printf 'ssh root@IP -p PORT\\n' | fleet init -"
-# what a config sets -> the field of a host
+# keyword of an ssh config -> field of a host
 _KEYWORDS = {
     "hostname": "address",
     "user": "user",
@@ -36,14 +36,15 @@ _KEYWORDS = {
 
 @dataclass(frozen=True)
 class Given:
-    """inventory: the hosts, in order. notes: what of the source does not describe a host, and is left out."""
+    """Holds the hosts of a source, in order. notes: messages about parts that do not describe a host and are
+    omitted."""
 
     inventory: Inventory
     notes: tuple[str, ...] = ()
 
 
 def read(raw: bytes, source: str, old: Inventory | None, home: Path) -> Given:
-    """The hosts that a text names, in whatever form it has. old: the inventory that is added to."""
+    """Returns the hosts in a text of any of these forms. old: the inventory that they are added to."""
     text = decode(raw, source)
     if re.search(r"(?mi)^[ \t]*Host[ \t]+[^\s=]+[ \t]*$", text):
         config = SshConfig(home, (Path(source),), edit=lambda _: raw)
@@ -67,7 +68,8 @@ def _of_ansible(text: str, source: str) -> Given:
 
 
 def of_ssh_config(home: Path) -> Given:
-    """The hosts of ~/.ssh/config, which keeps its settings of them; those that setup-ssh put there are left out."""
+    """Returns the names of hosts in ~/.ssh/config, without those that setup-ssh added. The config keeps their
+    settings."""
     file = home / ".ssh" / "config"
     if not file.exists():
         raise InventoryError("nothing here names hosts: no ./fleet.yaml, no ./hostfile, no ~/.ssh/config", hint=PASTE)
@@ -93,7 +95,8 @@ def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
 
 
 def _lines(text: str, source: str, old: Inventory | None, taken: Collection[str]) -> Given:
-    """A hostfile's. A log-in to a bare address gets a name for logs: node1, node2, ..."""
+    """Returns the hosts of a hostfile or of pasted lines. A log-in to a bare address gets a name for logs: node1,
+    ..."""
     builder = Builder(source)
     lines = read_lines(text, builder)
     times = Counter(line.name for line in lines)
@@ -119,6 +122,6 @@ def _is_number(text: str) -> bool:
 
 
 def find(inventory: Inventory, address: str, port: int | None) -> Host | None:
-    """The host that is reached there."""
+    """Returns the host with this address and port, None without one."""
     there = (canonical(address), port or 22)
     return next((host for host in inventory.hosts if (canonical(host.address), host.port or 22) == there), None)

@@ -1,17 +1,19 @@
-"""`fleet setup-ssh`: keys, authorized_keys, known_hosts and an ssh config on head and nodes; every pair verified.
+"""Runs `fleet setup-ssh`: sets up keys, authorized_keys, known_hosts and an ssh config on head and nodes, and verifies
+every pair.
 
-The order is the point: a host's key is settled before anything is sent to it, the head's key before a password.
-Everything is on record before it is changed. Run again it finds nothing to do and changes no byte.
+A host's key is verified before anything is sent to it, and the head's key is tried before a password. Every change is
+on record before it is made. A second run changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import closing
 from dataclasses import replace
 
 from fleet.answers.hosts import BrokenPair, HostKeyOf, Pairs, SetUp, SetUpAll, Undone
 from fleet.each import failed
-from fleet.errors import FleetError, Interrupted
+from fleet.errors import Interrupted
 from fleet.events import Round
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.setup_ssh import verify
@@ -30,10 +32,10 @@ __all__ = ["SetupPlan", "SetupRuntime", "plan", "run"]
 
 
 def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
-    """Carry the plan out. One host's failure does not stop the others.
+    """Executes the plan. A failure of one host does not stop the others.
 
     Report.data: "changed" (bool), "head" ({"changed": [...]}), "pairs" ({"verified", "failed": [{"from", "to",
-    "reason"}]}); each host's data: "host_key", "changed".
+    "reason"}]}). Each host's data: "host_key", "changed".
     """
     with my_turn(plan.source, runtime):
         return _run(plan, runtime)
@@ -41,7 +43,7 @@ def run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
 
 def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     record = Record.load(plan.home, plan.source)
-    record.take_over(plan.everyone)
+    record.take_over(plan.full_inventory)
     if record.hosts:
         record.save_all()
     head = Head(plan, record, plan.request.limit)
@@ -53,7 +55,7 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
     assert isinstance(transport, SshTransport)
     transport.config = SshConfig(plan.home, edit=head.with_block)
     runtime.transport = transport
-    try:
+    with closing(transport):
         for level in plan.levels:
             settled = settle(level, plan.request, transport, runtime)
             head.enrol([(p, key) for p, key in settled.accepted if p.name in plan.request.replace_key], instead=True)
@@ -65,7 +67,7 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
                 found, results = install([p for p in level if p.name in settled.how], head, runtime)
                 reached.update(found)
                 failures.update({r.host: r for r in results if not r.ok})
-        # plain ssh is led to no host before a key of the head is taken there
+        # the ssh config gets an entry for a host only after the host has accepted a key of the head
         head.leads |= reached.keys() - failures.keys()
         hosts = {h.name: reached[h.name] for h in _in_order(plan, head.leads & reached.keys()) if not h.gateway}
         if plan.request.mesh and hosts:
@@ -74,15 +76,13 @@ def _run(plan: SetupPlan, runtime: SetupRuntime) -> Report:
         if not runtime.cancel.is_set():
             head.write_block()
             pairs = _verify(plan, [r for n, r in hosts.items() if n not in failures], runtime)
-    finally:
-        transport.close()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted", hint="run it again: it goes on where it was")
     return _report(plan, head, reached, failures, how, pairs)
 
 
 def _in_order(plan: SetupPlan, names: Collection[str]) -> list[HostPlan]:
-    """Returns the hosts and gateways in `names`, in inventory order, gateways that are no hosts last."""
+    """Returns the hosts and gateways in `names`, in inventory order. Gateways outside the inventory are last."""
     order = {e.name: i for i, e in enumerate(plan.node_entries)}
     return sorted((h for h in plan.all if h.name in names), key=lambda h: (h.gateway, order.get(h.name, 0)))
 
@@ -112,10 +112,7 @@ def _report(
         name = host_plan.name
         found = reached.get(name)
         mine = [p for p in pairs if p.source == name or (p.source == verify.HEAD and p.target == name)]
-        result = failures.get(name)
-        if result is None:
-            result = _pairs_result(host_plan.host, mine)
-        answer = SetUp()
+        result, answer = failures.get(name) or _pairs_result(host_plan.host, mine), SetUp()
         if found is not None:
             key = HostKeyOf(found.host_key.type, found.host_key.fingerprint, how.get(name, "known"))
             answer = SetUp(key, found.changed)
@@ -137,9 +134,8 @@ def _pairs_result(host: Host, pairs: list[Pair]) -> Result:
     from_head = [p for p in pairs if p.source == verify.HEAD and p.reason is not None]
     own = [p for p in pairs if p.source == host.name]
     broken = [p for p in own if p.reason is not None]
-    error: FleetError | None = None
     if from_head:
-        error = verify.as_error(verify.HEAD, from_head, 1)
-    elif broken:
-        error = verify.as_error(host.name, broken, len(own))
-    return failed(host, error) if error is not None else Result(host.name, ok=True)
+        return failed(host, verify.as_error(verify.HEAD, from_head, 1))
+    if broken:
+        return failed(host, verify.as_error(host.name, broken, len(own)))
+    return Result(host.name, ok=True)

@@ -1,6 +1,6 @@
-"""Refuses hosts that claim a key which is not theirs. A public key is known to all, so a node may send the head's, or
-another host's, as its own. A node proves such a key by the sha256 of its private half. Hosts that share a home, or are
-clones of one image, have the same one."""
+"""Refuses hosts that claim another host's key. Public keys are known to all, so a node may send the head's, or another
+host's, as its own. A node proves its key by the sha256 of the private half. Hosts that share a home, or are clones of
+one image, have the same key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fleet.ops.setup_ssh.node import NodeState
 
 
 def refused(states: Mapping[str, NodeState], head: Head) -> dict[str, ConnectError]:
-    """Returns errors by host: of those that name a key of the head's or of another host's, and do not show that they
-    have it. Where none of several is known to have had it before, and they show different ones, it is all."""
+    """Returns errors by host, of hosts that claim a key without proving it. If several unknown hosts claim one key with
+    different proofs, all of them are refused."""
     mine = {key.id: hashlib.sha256(files.read(path) or b"").hexdigest() for path, key in head.keys.items()}
     claims: dict[str, dict[str, str | None]] = {}
     for name, state in states.items():
@@ -37,7 +37,8 @@ def refused(states: Mapping[str, NodeState], head: Head) -> dict[str, ConnectErr
 
 
 def _before(key: str, shown: Mapping[str, str | None], head: Head) -> dict[str, str | None]:
-    """Returns what the inventory's hosts show, or else have shown, by name, that had the key when they were set up."""
+    """Returns host name -> proof of the inventory's hosts that had the key when they were set up: the proof of now, or
+    else of then."""
     traces = {entry.name: head.record.hosts.get(entry.name) for entry in head.plan.node_entries}
     had = {name: trace.shows for name, trace in traces.items() if trace is not None and key in trace.uses}
     now = {name: shown[name] for name in had if name in shown}

@@ -1,8 +1,7 @@
-"""fleet's block in an ssh config: its text, putting it in, taking it out. Pure.
+"""Makes the text of fleet's block in an ssh config, adds it and removes it. Pure.
 
-ssh takes the first value it finds, so the block is at the top: the inventory wins over a
-`Host *` further down. It ends with an empty `Host *` section. So options at the top of the user's file, outside any
-section, still apply to every host and are not swallowed by fleet's last one.
+ssh uses the first value that it finds. So the block is at the top, where the inventory overrides a later `Host *`. The
+block ends with an empty `Host *` section, so that options at the top of the user's file still apply to every host.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fleet.ops.setup_ssh.edits import split
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """Holds the settings for plain `ssh NAME`. None: left to the rest of the user's configuration."""
+    """Holds the settings for plain `ssh NAME`. None: the rest of the user's config applies."""
 
     name: str
     hostname: str | None = None
@@ -27,12 +26,12 @@ class ConfigEntry:
     identity_file: str | None = None
 
 
-NAMES_A_LINE = 50  # ssh reads a line of at most 1024 bytes on old systems; these stay readable too
-_EXPANDED = ("HostName", "IdentityFile")  # by %h and the like
+NAMES_A_LINE = 50  # an old ssh reads at most 1024 bytes of a line
+_EXPANDED = ("HostName", "IdentityFile")  # ssh expands %h and the like in these
 
 
 def _value(text: str, *, tokens: bool = False) -> str:
-    """A value as ssh_config reads it; `tokens`: the option expands %h and the like, so % is doubled."""
+    """Returns a value quoted for ssh_config. tokens: ssh expands %h and the like in it, so % is doubled."""
     if re.search(r'["\x00-\x1f\x7f]', text):
         raise UsageError(f"{text!r} cannot be written into an ssh config")
     text = text.replace("%", "%%") if tokens else text
@@ -40,7 +39,7 @@ def _value(text: str, *, tokens: bool = False) -> str:
 
 
 def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, source: str = "the inventory") -> bytes:
-    """The block's text, markers included. known_hosts: the file that holds the verified host keys.
+    """Returns the block's text with its markers. known_hosts: the file with the verified host keys.
 
     UpdateHostKeys and CheckHostIP are off because they write into known_hosts without notice.
     """
@@ -70,8 +69,8 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
 
 
 def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, bytes]:
-    """Returns the text before the block, the block, and the text after it; without a block all is the last. Raises
-    HostFailed when a marker lost its partner."""
+    """Returns the text before the block, the block, and the text after it. Without a block, the last one is all. Raises
+    HostFailed if the markers do not pair."""
     lines = split(data or b"")
     marks = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
     first, last = ([i for i, line in enumerate(lines) if line.strip() == mark] for mark in marks)
@@ -88,27 +87,27 @@ def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, by
 
 
 def put(data: bytes | None, block: str, rendered: bytes, where: str) -> bytes:
-    """The config with the block in it: in its old place, else at the top. All else byte for byte as it was."""
+    """Returns the config with the block in its old place, else at the top. No other byte changes."""
     before, _, after = _parts(data, block, where)
     return before + rendered + after
 
 
 def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
-    """The config with the block that is in it about these hosts only, without it where these are none; the very same
-    bytes when there is none."""
+    """Returns the config whose block has the wanted hosts only. Without such hosts the block is removed. A config
+    without a block is returned unchanged."""
     before, own, after = _parts(data, block, where)
     return before + only(own, wanted) + after if own else data
 
 
 def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
-    """The hosts that the block is about."""
+    """Returns the names of the hosts in the block."""
     lines = split(_parts(data, block, where)[1])
     patterns = b" ".join(line[5:] for line in lines if line.startswith(b"Host ")).split()
     return frozenset(pattern.decode("utf-8", "replace") for pattern in patterns) - {"*"}
 
 
 def only(rendered: bytes, wanted: Collection[str]) -> bytes:
-    """A block's text without the lines of other hosts than these; nothing where it has no others."""
+    """Returns a block's text with the wanted hosts only, b"" if it has none of them."""
     kept: list[bytes] = []
     keep, any_host = True, False
     for line in split(rendered):
@@ -125,7 +124,7 @@ def only(rendered: bytes, wanted: Collection[str]) -> bytes:
 
 
 def blocks(data: bytes | None) -> frozenset[str]:
-    """The names of the blocks of any inventory, also of one whose end is missing."""
+    """Returns the names of all blocks, also of those without an end."""
     return frozenset(name.decode("utf-8", "replace") for name in _BEGINS.findall(data or b""))
 
 
@@ -136,5 +135,5 @@ _BLOCK = re.compile(
 
 
 def without_any(data: bytes) -> bytes:
-    """The config with the blocks of any inventory emptied: what the user wrote, each line where it was."""
+    """Returns the config with all blocks replaced by empty lines, so that the user's lines keep their numbers."""
     return _BLOCK.sub(lambda block: b"\n" * block[0].count(b"\n"), data)

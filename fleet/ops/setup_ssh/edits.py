@@ -1,6 +1,6 @@
-"""Adding lines to authorized_keys and known_hosts, which others own, and taking those away again. Pure.
+"""Adds lines to authorized_keys and known_hosts, which hold other lines, too, and removes them again. Pure.
 
-Whether a presented key is the right one is decided in one place, transport/ssh/hostkeys.
+Only transport/ssh/hostkeys decides if a presented key is the right one.
 """
 
 from __future__ import annotations
@@ -11,38 +11,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.errors import HostFailed
+from fleet.node.base.wire import decode, encode
 from fleet.transport.ssh.known_hosts import Entry, HostKey, parse
 
 UNENDED = " without newline"
 
 
-def text(line: bytes) -> str:
-    """Bytes of a file as str for the record; raw() gives them back whatever they were."""
-    return line.decode("utf-8", "surrogateescape")
-
-
-def raw(line: str) -> bytes:
-    """The inverse of text()."""
-    return line.encode("utf-8", "surrogateescape")
-
-
 def append(data: bytes | None, lines: Sequence[bytes]) -> tuple[bytes | None, list[str]]:
-    """(`data` with `lines` after it, the lines for the record); a last line without newline is ended first."""
+    """Returns (`data` with `lines` after it, the lines for the record). A last line without newline gets one."""
     if not lines:
         return data, []
     newline = b"\n" if data and not data.endswith(b"\n") else b""
-    return (data or b"") + newline + b"".join(line + b"\n" for line in lines), [text(line) for line in lines]
+    return (data or b"") + newline + b"".join(line + b"\n" for line in lines), [decode(line) for line in lines]
 
 
 def found(data: bytes | None, name: str) -> list[str]:
-    """Returns what the record must know of a file as it was found: that it was empty, or that its last line did not
-    end."""
+    """Returns notes for the record about a file before the changes: that it was empty, or its last line had no
+    newline."""
     return [name] * (data == b"") + [name + UNENDED] * bool(data and not data.endswith(b"\n"))
 
 
 def remove(data: bytes, lines: Iterable[str]) -> bytes:
-    """`data` without these lines. Of equal ones the last goes: the others are older, and another user's."""
-    unwanted = Counter(map(raw, lines))
+    """Returns `data` without these lines. Of equal lines the last is removed, as the earlier ones are not fleet's."""
+    unwanted = Counter(map(encode, lines))
     kept = []
     for line in reversed(split(data)):
         bare = line.rstrip(b"\n")
@@ -54,20 +45,20 @@ def remove(data: bytes, lines: Iterable[str]) -> bytes:
 
 
 def split(data: bytes) -> list[bytes]:
-    """Lines with their "\\n". bytes.splitlines would also split at a lone "\\r"."""
+    """Returns the lines with their "\\n". bytes.splitlines() would also split at a lone "\\r"."""
     lines = [line + b"\n" for line in data.split(b"\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
-# also hardware-backed (sk-...@openssh.com) keys; certificates are not keys one authorises
+# also hardware-backed keys (sk-...@openssh.com), but no certificates
 _TYPE = re.compile(rb"^(ssh|ecdsa|sk)-[A-Za-z0-9@._-]+$")
 _BLOB = re.compile(rb"^[A-Za-z0-9+/]{20,}={0,3}$")
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key: type and base64 blob are its identity, the comment is no part of it."""
+    """Holds a public key. Its type and base64 blob identify it, without the comment."""
 
     type: bytes
     blob: bytes
@@ -79,13 +70,13 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        """ "TYPE BLOB", as the record keeps it."""
+        """Returns "TYPE BLOB", as in the record."""
         return f"{self.type.decode()} {self.blob.decode()}"
 
 
 def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None) -> PublicKey:
-    """A line of a .pub file or of `ssh-keygen -y`. HostFailed when it is none: nodes are not trusted to
-    write what they like into the others' authorized_keys, so the comment is reduced to plain ASCII too."""
+    """Parses a line of a .pub file or of `ssh-keygen -y`. Raises HostFailed for other text. The line goes to other
+    hosts' authorized_keys, and nodes are not trusted, so its comment is reduced to plain ASCII."""
     parts = line.split(None, 2)
     if len(parts) < 2 or not _TYPE.match(parts[0]) or not _BLOB.match(parts[1]):
         raise HostFailed("its public key is not one", host=host, hint="look at ~/.ssh/id_*.pub there")
@@ -94,7 +85,7 @@ def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None)
 
 
 def blobs(data: bytes | None) -> set[bytes]:
-    """The base64 blobs of all keys in an authorized_keys file, also of those with options before them."""
+    """Returns the base64 blobs of all keys in an authorized_keys file, also of keys with options before them."""
     found: set[bytes] = set()
     for line in (data or b"").split(b"\n"):
         if not line.lstrip().startswith(b"#"):
@@ -103,7 +94,7 @@ def blobs(data: bytes | None) -> set[bytes]:
 
 
 def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | None, list[str]]:
-    """The file with every key in it. A key that is there, with whatever options and comment, is left alone."""
+    """Returns (the file with every key, the added lines). A key that the file has, with any options, is not added."""
     present = blobs(data)
     missing = []
     for key in keys:
@@ -114,34 +105,34 @@ def add_keys(data: bytes | None, keys: Iterable[PublicKey]) -> tuple[bytes | Non
 
 
 def lines_with_keys(data: bytes | None, keys: Iterable[PublicKey]) -> list[str]:
-    """The lines of an authorized_keys file that let these keys in."""
+    """Returns the lines of an authorized_keys file that have one of these keys."""
     wanted = {key.blob for key in keys}
-    return [text(line.rstrip(b"\n")) for line in split(data or b"") if blobs(line) & wanted]
+    return [decode(line.rstrip(b"\n")) for line in split(data or b"") if blobs(line) & wanted]
 
 
 def lines_with_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> list[str]:
-    """The lines of a known_hosts file by which these keys are known."""
+    """Returns the lines of a known_hosts file that have one of these keys."""
     keys = {key for _, key in wanted}
     lines = split(data or b"")
-    return [text(line.rstrip(b"\n")) for line in lines if any(entry.key in keys for entry in parse(line, ""))]
+    return [decode(line.rstrip(b"\n")) for line in lines if any(entry.key in keys for entry in parse(line, ""))]
 
 
 def knows_hosts(data: bytes | None) -> bool:
-    """Returns whether a known_hosts file has hosts: a key next to it may be the one that gives its user access."""
+    """Returns True if a known_hosts file has hosts. A key next to it may give its user access to them."""
     return any(True for _ in parse(data or b"", ""))
 
 
 def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
-    """(name, key) of every entry that is neither hashed nor revoked nor an authority."""
+    """Yields (name, key) of every entry that is neither hashed nor marked."""
     for entry in parse(data or b"", ""):
         if not entry.marker:
             yield from ((name, entry.key) for name in entry.names if not name.startswith("|"))
 
 
 def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, list[str]]:
-    """The file with each key known under each of its names; a line is added for the names that lack it."""
+    """Returns (the file with each key under each of its names, the added lines)."""
     plain: set[tuple[str, HostKey]] = set()
-    special: dict[HostKey, list[Entry]] = {}  # hashed ones and patterns: few have the key that is looked for
+    special: dict[HostKey, list[Entry]] = {}  # hashed names and patterns, which have to be compared
     for entry in parse(data or b"", ""):
         if not entry.marker:
             if entry.special:
@@ -162,8 +153,8 @@ def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]
 
 
 def forget_hosts(data: bytes | None, names: Iterable[str], keep: HostKey | None = None) -> bytes | None:
-    """The file without any key but `keep` for these names. A line shared with other names keeps those;
-    patterns, authorities and revocations are a user's policy and stay."""
+    """Returns the file without other keys than `keep` for these names. A line with other names keeps those. Patterns
+    and marked lines are the user's policy and stay."""
     if data is None:
         return None
     gone = {name.lower() for name in names}

@@ -1,5 +1,4 @@
-"""Host keys: which hosts are queried for theirs, what is known, what the user has to confirm. Before anything else is
-sent."""
+"""Verifies host keys before anything else is sent: by the inventory, by known_hosts, or by the user's confirmation."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fleet.each import failed, over
+from fleet.each import answers_of, failed
 from fleet.errors import ConnectError, Reason
-from fleet.events import Started
 from fleet.model import Host, Result
 from fleet.ops.setup_ssh.passwords import NewKey, SetupRuntime
 from fleet.ops.setup_ssh.planning import HostPlan
@@ -22,7 +20,8 @@ READING = "reading host keys"
 
 
 class Settled(NamedTuple):
-    """how: host -> what vouches for its key. failures: those that are not to be trusted. accepted: keys to keep."""
+    """Holds the results. how: host -> why its key is trusted. failures: of hosts that are not trusted. accepted: keys
+    to add to known_hosts."""
 
     how: dict[str, str]
     failures: dict[str, Result]
@@ -30,10 +29,10 @@ class Settled(NamedTuple):
 
 
 def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport, runtime: SetupRuntime) -> Settled:
-    """The host keys of these hosts.
+    """Verifies the host keys of these hosts.
 
-    Keys that are on file or pinned are left to the transport, which verifies them on every connection. The others
-    are fetched (one connection each, nothing sent but a key exchange) and judged.
+    The transport verifies keys that are on file or pinned, on every connection. The other keys are fetched by one
+    connection each, which only exchanges keys, and judged.
     """
     how: dict[str, str] = {}
     failures: dict[str, Result] = {}
@@ -52,7 +51,11 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
 
     new: list[NewKey] = []
     accepted: list[tuple[HostPlan, HostKey]] = []
-    for plan, key in _fetch(unknown, transport, runtime, failures):
+    hosts = [plan.host for plan in unknown]
+    presented, refused = answers_of(hosts, runtime, lambda host: _present(host, transport, runtime), READING)
+    failures.update(refused)
+    for plan in [plan for plan in unknown if plan.name in presented]:
+        key = presented[plan.name]
         try:
             _judge(plan, key, transport, plan.name in request.replace_key)
         except ConnectError as error:
@@ -75,12 +78,12 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
                 how[plan.name] = "replaced" if entry.old else "trusted on first use" if request.tofu else "confirmed"
                 accepted.append((plan, entry.key))
             else:
-                failures[plan.name] = failed(plan.host, _refused(entry, asked=yes is not None))
+                failures[plan.name] = failed(plan.host, _refused(entry, answered=yes is not None))
     return Settled(how, failures, accepted)
 
 
 def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool) -> None:
-    """ConnectError for a key that no user is to confirm. replaced: what is on file does not count."""
+    """Raises ConnectError for a key that the user must not confirm. replaced: the keys on file do not count."""
     transport.known_hosts.of(plan.endpoint).check_revoked(key)
     if not replaced:
         _no_other_is_called_so(plan, {key.fingerprint}, transport)
@@ -94,8 +97,8 @@ def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool
 
 
 def _no_other_is_called_so(plan: HostPlan, theirs: set[str], transport: SshTransport) -> None:
-    """Plain ssh to the host's name is going to lead to where fleet dials; another machine of that name, whose key is
-    on file, is not to be put in the shade. theirs: fingerprints."""
+    """Raises ConnectError if the key of another machine is on file under the host's name: plain ssh to that name will
+    connect to this host. theirs: the host's fingerprints."""
     if plan.called.known_name == plan.dialled:
         return
     found = transport.known_hosts.of(plan.called)
@@ -109,26 +112,10 @@ def _no_other_is_called_so(plan: HostPlan, theirs: set[str], transport: SshTrans
         )
 
 
-def _fetch(
-    plans: Sequence[HostPlan], transport: SshTransport, runtime: Runtime, failures: dict[str, Result]
-) -> list[tuple[HostPlan, HostKey]]:
-    """The keys these hosts present, in the order of `plans`."""
-    found: dict[str, HostKey] = {}
-
-    def one(host: Host) -> Result:
-        runtime.emit(Started(host.name, READING))
-        found[host.name] = _present(host, transport, runtime)
-        return Result(host.name, ok=True)
-
-    results = over([plan.host for plan in plans], runtime, one, READING)
-    failures.update({result.host: result for result in results if not result.ok})
-    return [(plan, found[plan.name]) for plan in plans if plan.name in found]
-
-
 def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
     key = transport.host_key(host, runtime.cancel)
     pin = (host.host_key or key.fingerprint).rstrip("=")
-    # the pinned key may be one of the host's others
+    # the pinned key may be another one of the host's keys
     for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa") if key.fingerprint != pin else ():
         if kind != key.type:
             with contextlib.suppress(ConnectError):
@@ -138,14 +125,14 @@ def _present(host: Host, transport: SshTransport, runtime: Runtime) -> HostKey:
     return key
 
 
-def _refused(entry: NewKey, *, asked: bool) -> ConnectError:
+def _refused(entry: NewKey, *, answered: bool) -> ConnectError:
     if entry.old:
         message = Reason(
             "host key changed: expected {old}, it presented {key}", old=", ".join(entry.old), key=entry.key
         )
-        hint = "it was not confirmed" if asked else "confirm it on a terminal, or run with --tofu"
+        hint = "it was not confirmed" if answered else "confirm it on a terminal, or run with --tofu"
         return ConnectError(message, kind="host-key", hint=hint)
-    if asked:
+    if answered:
         return ConnectError(
             Reason("its host key {key} was not confirmed", key=entry.key),
             kind="unknown-host-key",

@@ -1,5 +1,5 @@
-"""The head's own files: read, and rewritten atomically only when a byte changes; its key pairs: found, or made by
-ssh-keygen, of the private half fleet reads a digest alone."""
+"""Reads and writes the head's files, atomically and only if a byte changes. Finds its key pairs, or makes them by
+ssh-keygen."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import shlex
 import stat
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from fleet.errors import ConnectError, HostFailed
+from fleet.node.base.errors import on_failure, on_os_error
 from fleet.node.base.files import open_regular
 from fleet.node.base.record import whoami
 from fleet.ops.setup_ssh.edits import PublicKey, parse_public_key
 from fleet.own import foreign
 from fleet.transport.ssh.keys import AGENT_HINT, Agent
 
-WORK = ".fleet-new."  # what the names of files begin with that are being written
+WORK = ".fleet-new."  # prefix of files that are being written
 
 
 def read(path: Path) -> bytes | None:
-    """The file's bytes, None when there is no such file."""
+    """Returns the file's bytes, None if there is no such file."""
     try:
         with open_regular(str(path)) as file:
             return file.read()
@@ -33,14 +35,13 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = True) -> bool:
-    """Make `path` hold `data` (None: not exist). True when something was changed.
+    """Writes `data` to `path`, atomically; None removes it. Returns True if something was changed.
 
-    A symlink keeps being one: its target is replaced; not `follow`: there is none but what another user puts there
-    meanwhile. The file keeps its mode and owner, where that is the user. Written next to it, synced, renamed: never
-    half there.
+    The file keeps its mode, and its owner if that is the user. follow: the target of a symlink is replaced. Without it,
+    a symlink itself is replaced, as only another user can have made it.
     """
     target = Path(os.path.realpath(path)) if follow else path
-    try:
+    with on_os_error(HostFailed, f"cannot write {path}"):
         if data is None:
             path.unlink(missing_ok=True)
             return True
@@ -51,7 +52,7 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = T
         if before and foreign(target, before):
             before = None
         fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=WORK)
-        try:
+        with on_failure(partial(Path(temporary).unlink, missing_ok=True)):
             with os.fdopen(fd, "wb") as out:
                 out.write(data)
                 out.flush()
@@ -60,27 +61,20 @@ def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = T
                     os.fchown(fd, before.st_uid, before.st_gid)
                 os.fsync(fd)
             Path(temporary).rename(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise HostFailed(f"cannot write {path}: {error.strerror}") from error
     return True
 
 
 def try_to_write(path: Path) -> None:
-    """HostFailed where nothing could be put at `path`, as far as that shows before it is done."""
+    """Raises HostFailed if no file can be made in the folder of `path`."""
     there = Path(os.path.realpath(path)).parent
     while not there.exists():
         there = there.parent
-    try:
+    with on_os_error(HostFailed, f"cannot write {path}"):
         tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise HostFailed(f"cannot write {path}: {error.strerror}") from error
 
 
 def make_private_dir(path: Path) -> bool:
-    """Make sure the folder (and those above it) exists, 0700 when fleet makes it. True when it was made."""
+    """Makes the folder and its parents with mode 0700, if they are missing. Returns True if it was made."""
     if path.is_dir():
         return False
     make_private_dir(path.parent)
@@ -89,7 +83,7 @@ def make_private_dir(path: Path) -> bool:
 
 
 def open_mode(path: Path) -> tuple[int, int] | None:
-    """(the mode that it has, the one that ssh takes) of a path that group or others may write to; None: it is fine."""
+    """Returns (its mode, the mode that ssh accepts) of a path that group or others may write to, else None."""
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
     return (mode, mode & ~0o022) if mode & 0o022 else None
 
@@ -98,10 +92,9 @@ BITS = {"rsa": ("-b", "3072")}
 
 
 def ensure_key(path: Path, key_type: str, seconds: float = 10.0) -> PublicKey:
-    """The public half of the key pair at `path`, made when there is none (no passphrase, 0600).
+    """Returns the public half of the key pair at `path`. Makes a pair without passphrase if there is none.
 
-    An existing one with a passphrase is fine when the agent holds it (and answers within `seconds`), else
-    ConnectError(kind="auth").
+    A key with a passphrase must be in the agent, which has `seconds` to respond. Raises ConnectError(kind="auth").
     """
     if not path.exists():
         return _create(path, key_type)
@@ -124,8 +117,8 @@ def _unusable(path: Path, reason: str) -> ConnectError:
 
 
 def check_private(path: Path) -> None:
-    """Checks a private key as ssh does: a key that others can read is refused. Raises ConnectError. It changes nothing,
-    as the path may be any file."""
+    """Raises ConnectError for a private key that others can read, as ssh refuses it. It does not change the mode, as
+    the path may be any file."""
     info = path.stat()
     if info.st_mode & 0o077 and info.st_uid == os.getuid():
         raise ConnectError(
@@ -152,7 +145,7 @@ def _create(path: Path, key_type: str) -> PublicKey:
 
 
 def _with_comment(path: Path, public: PublicKey) -> PublicKey:
-    """The .pub file's line when it is this key's: its comment is the one the user chose."""
+    """Returns the key with the comment of its .pub file, if that is this key's."""
     data = read(path.with_name(path.name + ".pub")) or b""
     try:
         listed = parse_public_key(data)
@@ -162,7 +155,7 @@ def _with_comment(path: Path, public: PublicKey) -> PublicKey:
 
 
 def _from_agent(path: Path, seconds: float) -> PublicKey:
-    """The public half of a key that needs a passphrase, if the agent can use it."""
+    """Returns the public half of a key with a passphrase. Raises ConnectError if the agent does not hold the key."""
     data = read(path.with_name(path.name + ".pub"))
     if data is None:
         raise _unusable(path, "it has a passphrase, and there is no .pub beside it")
@@ -193,8 +186,8 @@ def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def discard_key(path: Path, public: str) -> bool:
-    """Remove a key pair that fleet made, if its public half still is "TYPE BLOB"; "": one that it was making when it
-    was interrupted. True when it was removed."""
+    """Removes a key pair that fleet made, if its public half is still `public` ("TYPE BLOB"). "": fleet was interrupted
+    when it made the pair. Returns True if the pair was removed."""
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path)) if path.exists() else None
     if done is None or (public and done.stdout.split()[:2] != public.encode().split()):
         return False

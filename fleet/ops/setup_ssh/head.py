@@ -1,4 +1,4 @@
-"""The head's own ~/.ssh: its files changed, its record kept."""
+"""Changes the head's own ~/.ssh, and keeps its record."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ from fleet.transport.ssh.hostkeys import HostKey
 
 
 class Head:
-    """changed: what was changed on this machine, as text. leads: the hosts that plain ssh is led to, on this machine
-    and among them: those that were set up. fresh: hosts that were never begun before. limit: seconds that the ssh-agent
-    has to answer."""
+    """Changes files of the head. changed: the changes on this machine, as text. leads: the hosts with entries in the
+    ssh configs, which are those that were set up. fresh: hosts without an earlier record. limit: seconds for the
+    ssh-agent to respond."""
 
     def __init__(self, plan: SetupPlan, record: Record, limit: float = 10.0) -> None:
         self.plan = plan
         self._limit = limit
         self.record = record
         self.ssh = plan.home / ".ssh"
+        self.config = self.ssh / "config"
         self.keys: dict[Path, PublicKey] = {}
         self.changed: list[str] = []
         self.leads: frozenset[str] = frozenset()
         self.fresh: set[str] = set()
 
-    @property
-    def config(self) -> Path:
-        return self.ssh / "config"
-
     def check(self) -> None:
-        """Fail now on what would fail later: a key that cannot be used, a broken block. Sweep out what was killed."""
+        """Raises early for a key that cannot be used and for a broken block. Removes files of a killed setup-ssh."""
         head = self.record.head
         if head.kept is None and head.empty:
             there = [s for name in ("known_hosts", "config") for s in edits.found(files.read(self.ssh / name), name)]
@@ -40,7 +37,7 @@ class Head:
         before = config_block.names(files.read(self.config), self.plan.block, str(self.config))
         self.leads = before & {entry.name for entry in self.plan.head_entries}
         if before:
-            self.write_block()  # what the inventory no longer has must not lead anywhere any more
+            self.write_block()  # removes hosts that the inventory does not have any more
         for path in self.ssh.glob(f"{files.WORK}*"):  # no other process is at work here
             path.unlink(missing_ok=True)
         for path in self.plan.identities:
@@ -48,7 +45,7 @@ class Head:
                 self.keys[path] = files.ensure_key(path, self.plan.request.new_key_type, self._limit)
 
     def prepare(self) -> None:
-        """~/.ssh, the keys that are missing."""
+        """Makes ~/.ssh and missing keys."""
         files.make_private_dir(self.ssh)
         self._narrow(".ssh", self.ssh)
         for path in self.plan.identities:
@@ -61,7 +58,7 @@ class Head:
                 self.changed.append(f"made key {path}")
 
     def begin(self, plans: Mapping[str, HostPlan]) -> None:
-        """On record before anything is done there: who is cut off then may have left something."""
+        """Adds these hosts to the record, before anything is changed there."""
         for name, plan in plans.items():
             self.record.log_in(name, plan.endpoint.user)
         self.fresh = plans.keys() - self.record.hosts
@@ -71,12 +68,12 @@ class Head:
         self.record.save()
 
     def not_begun(self, names: Iterable[str]) -> None:
-        """No login succeeded there."""
+        """Removes hosts from the record at which no login succeeded."""
         for name in list(names):
             self.record.forget(name)
 
     def with_block(self, data: bytes) -> bytes:
-        """The user's config as it is to be in the end, when every host has been set up."""
+        """Returns the user's config with the block of all hosts."""
         return config_block.put(data, self.plan.block, self.plan.head_block, str(self.config))
 
     def write_block(self) -> None:
@@ -89,8 +86,8 @@ class Head:
             self._put("config", new, [self.plan.block])
 
     def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
-        """Make these host keys known where they were dialled; `instead`: of whatever other keys are on file there, and
-        for the hosts' names."""
+        """Adds these host keys to known_hosts, under the addresses that were dialled. instead: removes other keys of
+        these addresses, and of the hosts' names."""
         wanted = list(wanted)
         before = data = files.read(self.ssh / "known_hosts")
         if instead:
@@ -113,8 +110,8 @@ class Head:
         self.changed.append(name)
 
     def _narrow(self, name: str, path: Path) -> None:
-        """Removes the write permission of others from what ssh would then not read. Where a link leads out of the home,
-        the mode is not fleet's to change."""
+        """Removes the write permission of group and others, as ssh would not read the file. Does not change a file
+        outside the home, where a link may lead."""
         modes = files.open_mode(path)
         if modes is not None and path.resolve().is_relative_to(self.ssh.parent.resolve()):
             was, now = (f"{mode:o}" for mode in modes)

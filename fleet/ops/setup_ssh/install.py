@@ -1,5 +1,5 @@
-"""Changes the hosts. The head's key is let in, by key where it is accepted already, else by one password attempt. Then
-every node is let in to every node, in one write each."""
+"""Changes the hosts. It installs the head's key, by a key that is accepted already, or by one password attempt. Then it
+gives every node access to every node, by one write to each."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fleet.each import Task, failed, on_each
 from fleet.errors import ConnectError, FleetError, Reason
 from fleet.events import Notice
 from fleet.model import Host, Result
+from fleet.node.base.wire import encode
 from fleet.ops.setup_ssh import claims, config_block, edits, node
 from fleet.ops.setup_ssh.edits import PublicKey, add_keys
 from fleet.ops.setup_ssh.head import Head
@@ -29,7 +30,8 @@ Files = dict[str, bytes]
 
 @dataclass
 class Reached:
-    """A host the head got into. changed: what was done there, as text. used: its own key when it was set up last."""
+    """Holds a host that the head logged in to. changed: the changes there, as text. used: the host's key at its last
+    setup."""
 
     plan: HostPlan
     state: NodeState
@@ -41,8 +43,8 @@ class Reached:
 def install(
     level: Sequence[HostPlan], head: Head, runtime: SetupRuntime
 ) -> tuple[dict[str, Reached], tuple[Result, ...]]:
-    """Authorise the head's key on these hosts and read what is in their ~/.ssh; returns (those reached, the
-    results). Where it took a password the key is tried at once: sshd may not want it."""
+    """Authorises the head's key on these hosts and reads their ~/.ssh. Returns (reached hosts, results). After a login
+    by password the key is tried at once, as sshd may refuse it."""
     reached: dict[str, Reached] = {}
     plans = {p.name: p for p in level}
     fresh: list[Host] = []
@@ -54,7 +56,7 @@ def install(
         found = Reached(plan, _look(session, plan, head, runtime), session.host_key, used=used)
         authorise(session, found, head, runtime)
         reached[host.name] = found
-        if not session.by_key:
+        if not session.is_key_login:
             fresh.append(host)
         return Result(host.name, ok=True)
 
@@ -83,7 +85,8 @@ def install(
 
 
 def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task, *, what: str) -> dict[str, Result]:
-    """Do it on every host. The password is requested once, when the first host turns out not to take the key."""
+    """Runs the task on every host. Then requests the password once for the hosts that did not accept the key, and runs
+    it on those again."""
     results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
         host
@@ -103,7 +106,7 @@ def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task,
 
 
 def _explained(result: Result, found: Reached) -> Result:
-    """The key was put there a moment ago; if it is refused now, putting it there again is no advice."""
+    """Returns the result with a better hint, if sshd refuses the key that was just installed."""
     error, home = result.error, found.state.open_home
     if error is not None and error.kind == "auth" and home:
         error.message = f"its sshd refuses the key: others can write to the home {home} (StrictModes)"
@@ -114,7 +117,7 @@ def _explained(result: Result, found: Reached) -> Result:
 
 
 def _there(plan: HostPlan, *argv: str) -> Reason:
-    """A line to copy that runs a command on a host for which there is no entry in the ssh config yet."""
+    """Returns a line to copy that runs a command on a host without an entry in the ssh config."""
     at = plan.endpoint
     tokens = [
         "ssh",
@@ -151,7 +154,7 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
 
 
 def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) -> None:
-    """Put the head's public key into authorized_keys, if it is not there."""
+    """Adds the head's public key to authorized_keys, if it is missing."""
     state, name = found.state, "authorized_keys"
     found.changed += [f"made {x}" for x in state.created] + [f"mode of {x}" for x in state.modes]
     data = state.data(name)
@@ -167,7 +170,7 @@ def authorise(session: Session, found: Reached, head: Head, runtime: Runtime) ->
 
 
 def _put(session: Session, found: Reached, wanted: Files, runtime: Runtime) -> None:
-    """Replace these files there, in one go."""
+    """Replaces these files on the host, in one call."""
     held = found.state.files
     calls = [node.put(name, held[name][1], data) for name, data in wanted.items()]
     done = node.change(session, calls, cancel=runtime.cancel)
@@ -176,8 +179,8 @@ def _put(session: Session, found: Reached, wanted: Files, runtime: Runtime) -> N
 
 
 def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[Result, ...]:
-    """Bring the three files of every host reached up to date; one Result a host that needed a change, or whose key is
-    another's: nothing is done for that one."""
+    """Updates the three files of every reached host. Returns a Result for each host that needed a change, and an error
+    for each host that claims another host's key, which is not changed."""
     refused = claims.refused({name: found.state for name, found in reached.items()}, head)
     broken = [failed(reached[name].plan.host, error) for name, error in refused.items()]
     reached = {name: found for name, found in reached.items() if name not in refused}
@@ -186,7 +189,7 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
     for name, found in reached.items():
         try:
             files, added = wanted_files(found, reached, public, head)
-        except FleetError as error:  # a block whose markers someone damaged
+        except FleetError as error:  # a block with damaged markers
             broken.append(failed(found.plan.host, error))
             continue
         _warn_of_stale(found, reached, head, runtime)
@@ -208,17 +211,17 @@ def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[
 def wanted_files(
     found: Reached, reached: Mapping[str, Reached], public: list[PublicKey], head: Head
 ) -> tuple[Files, dict[str, list[str]]]:
-    """({file: its new bytes} for files that have to change, {file: what is new in it}). Pure."""
+    """Returns ({file: new bytes} for files that have to change, {file: added lines}). Pure."""
     plan, state = head.plan, found.state
     known, held, mine = state.data("known_hosts"), state.data("authorized_keys"), head.record.host(found.plan.name)
-    now = {key.blob for key in [*public, *head.keys.values()]}  # what a node calls its key may be another's
+    now = {key.blob for key in [*public, *head.keys.values()]}  # a node may claim another host's key
     replaced = plan.request.replace_key
     now |= {use.split()[1].encode() for name, t in head.record.hosts.items() if name not in replaced for use in t.uses}
     for other in reached.values():
-        # a machine that took another's place: the old one's key opens nothing any more
+        # a machine that replaced another one: the old one's key is removed
         old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.request.replace_key]
         gone = [blob for blob in old if blob not in now]
-        lines = [line for line in mine.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & {*gone}]
+        lines = [line for line in mine.files.get("authorized_keys", ()) if edits.blobs(encode(line)) & {*gone}]
         held = edits.remove(held or b"", lines) if lines else held
     for other in reached.values():
         if other.plan.name in plan.request.replace_key:
@@ -238,7 +241,7 @@ def wanted_files(
 
 
 def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey], files: Files, trace: Trace) -> None:
-    """On record what this inventory relies on there, as it is to be."""
+    """Adds to the record the lines and keys on the host that this inventory relies on."""
     now = {name: files.get(name, found.state.data(name)) for name in node.FILES}
     trace.need("authorized_keys", edits.lines_with_keys(now["authorized_keys"], keys))
     wanted = [(r.plan.names, r.host_key) for r in reached.values()]
@@ -247,7 +250,7 @@ def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey],
 
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:
-    """A node may remember a host as it was before it was installed again; the head has verified who it is now."""
+    """Warns of other keys for the hosts in a node's known_hosts, which may be from before a reinstallation."""
     kept = head.plan.request.replace_key
     wanted = {n: (r.plan.name, r.host_key) for r in reached.values() if r.plan.name not in kept for n in r.plan.names}
     stale: dict[str, set[str]] = {}

@@ -1,7 +1,7 @@
-"""A node's ~/.ssh as the head sees and changes it: node.sh over a session, one round trip a call.
+"""Reads and changes a node's ~/.ssh: runs node.sh over a session, one round trip a call.
 
-No python is needed there. `sh` reads the script from stdin as a whole: no shell ever sees a part of it, nor a command
-line anything of it. Every value in it is single-quoted here.
+The node needs no python. `sh` reads the whole script from stdin before it runs any of it. Every value in it is
+single-quoted here, and none is on a command line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ _MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 
 @dataclass
 class NodeState:
-    """Describes ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> the path that it really
-    has. makes: the key that it has not got yet, and would make.
+    """Describes ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> its real path.
 
-    key_name/key: its own key pair's file and public half, None with `no_key` saying why. shows: the sha256 of
-    the private half's file, by which it shows that it has it. created: names that were made, ".ssh" and key
-    files. home: the same on hosts that share one, "" where that is not known. modes: name -> (the mode that it had, the
-    one that it got), as chmod takes them.
+    key_name, key: the file and public half of the node's key pair; if None, no_key has the reason. shows: the sha256 of
+    the private half's file, as a proof. makes: the key that it lacks and would make. created: names that were made,
+    ".ssh" and key files. home: equal on hosts that share a home, "" if it is not known. modes: name -> (old mode, new
+    mode), as for chmod. sums: name -> checksum of a file that was put.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class NodeState:
 
 
 def quote(value: bytes | str) -> bytes:
-    """One token for any POSIX sh, byte for byte. HostFailed for NUL, which no shell can hold."""
+    """Returns a value quoted for any POSIX sh. Raises HostFailed for a NUL byte, which no shell can hold."""
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if b"\0" in data:
         raise HostFailed("a file in its ~/.ssh holds a NUL byte", hint="look at it before fleet adds to it")
@@ -69,8 +68,8 @@ def script(name: str) -> bytes:
 def look(
     session: Session, *, key_type: str | None, make: bool = True, repair: bool = True, cancel: Cancel | None = None
 ) -> NodeState:
-    """Read the node's ~/.ssh. repair: make the folder and put modes right first. key_type: also make sure of
-    a key pair of its own; None leaves keys alone. Without `make` what would be made or narrowed is only named."""
+    """Returns the state of the node's ~/.ssh. repair: makes the folder and corrects modes first. key_type: makes a key
+    pair of this type if it is missing, None: no key. Without `make`, the state only names these changes."""
     calls = [b"prepare" if make else b"prepare look"] if repair else []
     if key_type is not None:
         calls.append(call("own_key", "make" if make else "find", key_type, *BITS.get(key_type, ())))
@@ -83,7 +82,7 @@ def look(
 
 def call(name: str, *values: bytes | str) -> bytes:
     """Returns a call of a function of node.sh: put NAME CHECKSUM DATA LENGTH, drop NAME CHECKSUM, drop_key NAME
-    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each does nothing to what is not as described."""
+    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each changes a file only if it is as described."""
     return b" ".join([name.encode(), *map(quote, values)])
 
 
@@ -93,7 +92,7 @@ def put(name: str, before: str, data: bytes) -> bytes:
 
 
 def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = None) -> NodeState:
-    """Does these calls, in order; the first that cannot be done ends it with HostFailed. `sums` has what was put."""
+    """Runs these calls in order. Raises HostFailed for the first one that fails."""
     text = b"\n".join([script("node.sh"), b"begin", *calls, b"say END", b""])
     done = run_script(session, text, timeout=60.0, cancel=cancel)
     head, mark, body = done.stdout.partition(MARK)
@@ -116,7 +115,8 @@ def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = 
 
 
 def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
-    """(state, the text of FAIL or None) of what node.sh printed. HostFailed when it stops in the middle."""
+    """Parses the output of node.sh. Returns (state, the text of FAIL or None). Raises HostFailed if it is
+    incomplete."""
     state = NodeState()
     at = 0
     while at < len(body):

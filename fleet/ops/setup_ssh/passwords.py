@@ -1,5 +1,5 @@
-"""Passwords: from a file, or typed once; handed out at most once a host, kept nowhere. With the function that asks,
-they are what setup-ssh is given in addition to what every verb is."""
+"""Reads passwords from a file or the terminal. Each is used at most once a host, and none is stored. Defines the
+Runtime of setup-ssh, which has them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', H
 
 
 class Passwords:
-    """Hands each host its password, once unless it was right: a wrong one is not tried again (sshd counts, and may
-    lock out)."""
+    """Returns each host's password once. A wrong password is not tried again, as sshd counts failures and may lock the
+    account."""
 
     def __init__(self, by_host: Mapping[str, str] | None = None, *, default: str | None = None) -> None:
         self._by_host = dict(by_host or {})
@@ -38,7 +38,7 @@ class Passwords:
         return name in self._by_host or self.default is not None
 
     def take(self, host: Host) -> str | None:
-        """The password for this host; None when there is none or it was handed out before and not accepted."""
+        """Returns the password for this host, None without one, or if it was tried before and not accepted."""
         with self._lock:
             if host.name in self._used:
                 return None
@@ -48,7 +48,7 @@ class Passwords:
             return password
 
     def accepted(self, name: str) -> None:
-        """The host let us in: its password may be handed out again."""
+        """Notes that the host accepted its password, so that take() returns it again."""
         with self._lock:
             self._used.discard(name)
 
@@ -60,9 +60,9 @@ class Passwords:
 
 
 def read_password_file(path: str, names: Sequence[str]) -> Passwords:
-    """Passwords from a file that no other user can read; "-" is stdin. `names`: the inventory's hosts.
+    """Reads passwords from a file that no other user can read; "-" is stdin. names: the inventory's hosts.
 
-    UsageError (with the line, never with its text) for what is not understood.
+    Raises UsageError with the number of a bad line, never with its text.
     """
     try:
         if path == "-":
@@ -81,9 +81,9 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
 
 
 def parse(text: str, names: Sequence[str], where: str) -> Passwords:
-    """The two forms of FORMAT_HINT. Blank lines do not count; in the second form '#' begins a comment line.
+    """Parses the two forms of FORMAT_HINT. Blank lines are ignored, in the second form also '#' lines.
 
-    A single line is the second form only when its first token names hosts of this inventory.
+    A single line is of the second form only if its first token names hosts of this inventory.
     """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     lines = [(number, line.rstrip("\r")) for number, line in lines]
@@ -115,7 +115,8 @@ def parse(text: str, names: Sequence[str], where: str) -> Passwords:
 
 
 def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | None:
-    """(hosts or None for all, password) of a line "HOST PASSWORD" or "HOST: PASSWORD"; None if it is none."""
+    """Returns (hosts or None for all, password) of a line "HOST PASSWORD" or "HOST: PASSWORD". None for another
+    line."""
     found = re.match(r"\s*(\S+?):?[ \t]+(\S.*)$", line)
     if not found:
         return None
@@ -130,7 +131,7 @@ def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | No
 
 
 def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence[str]], str | None]) -> bool:
-    """Ask for the password of these hosts unless it is known; False when no user could answer."""
+    """Asks the user for the password of these hosts unless it is known. Returns False if no user responded."""
     missing = [name for name in hosts if not passwords.has(name)]
     if missing:
         passwords.default = ask(missing)
@@ -140,10 +141,9 @@ def ask_once(passwords: Passwords, hosts: Sequence[str], ask: Callable[[Sequence
 Connect = Callable[[Callable[[Host], str | None] | None], Transport]
 
 
-# is shown host keys, or names of hosts, and returns the user's answer; None when no user can answer
 @dataclass(frozen=True)
 class NewKey:
-    """A host key that is not confirmed yet. old: fingerprints on file that it would replace."""
+    """Holds a host key that is not confirmed yet. old: fingerprints on file that it would replace."""
 
     host: str
     target: str
@@ -151,13 +151,15 @@ class NewKey:
     old: tuple[str, ...] = ()
 
 
+# each returns the user's answer, None if there is no user to ask
 Confirm = Callable[[Sequence[NewKey]], bool | None]
 AskPassword = Callable[[Sequence[str]], str | None]
 
 
 @dataclass
 class SetupRuntime(Runtime):
-    """connect: makes a transport that takes passwords. passwords: those that are known."""
+    """Runtime of setup-ssh. connect: makes a transport that uses passwords. passwords: the known ones. confirm: asks
+    the user to confirm host keys. ask_password: asks the user for the password of hosts."""
 
     connect: Connect = lambda password_for: SshTransport(password_for=password_for)
     passwords: Passwords = field(default_factory=Passwords)

@@ -23,8 +23,8 @@ from fleet.transport.ssh.transport import SshTransport
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host to set up. identity: the head's private key for it. names: what nodes are to know it as.
-    route: gateways on the way, outermost first. gateway: it is only a way to hosts, not one of them."""
+    """Describes one host to set up. identity: the head's private key for it. names: its names in the nodes'
+    known_hosts. route: its gateways, outermost first. gateway: it is a gateway only, no selected host."""
 
     host: Host
     endpoint: Endpoint
@@ -39,21 +39,22 @@ class HostPlan:
 
     @property
     def dialled(self) -> str:
-        """The one name that this machine is to know it as: an inventory must not vouch for another machine's."""
+        """Returns its only name in this machine's known_hosts, which is of the address that fleet connects to."""
         return self.endpoint.known_name
 
     @property
     def called(self) -> Endpoint:
-        """Returns what the user's own plain ssh to the host's name would look up."""
+        """Returns the endpoint that the user's own `ssh NAME` would look up in known_hosts."""
         return replace(self.endpoint, address=self.host.name, host_key_alias=None)
 
 
 @dataclass(frozen=True)
 class SetupPlan:
-    """levels: hosts in the order they can be reached, gateways before their hosts."""
+    """Describes a setup. full_inventory: all hosts, for the config blocks. levels: hosts to set up, with gateways
+    before the hosts that they lead to."""
 
     block: str
-    everyone: Inventory
+    full_inventory: Inventory
     home: Path
     request: SetupSsh
     levels: tuple[tuple[HostPlan, ...], ...]
@@ -63,11 +64,11 @@ class SetupPlan:
 
     @property
     def source(self) -> str:
-        return self.everyone.source
+        return self.full_inventory.source
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts themselves, without mere gateways, level by level."""
+        """Returns the selected hosts, without mere gateways, level by level."""
         return tuple(plan.host for plan in self.all if not plan.gateway)
 
     @property
@@ -85,12 +86,12 @@ class SetupPlan:
 
     @property
     def node_block_name(self) -> str:
-        # a name of its own: the head may be one of the nodes, with both blocks in one file
+        # the head may be one of the nodes, so both blocks may be in one file
         return f"{self.block} node"
 
     @cached_property
     def node_block(self) -> Callable[[str | None], bytes]:
-        """A node's block, by its private key's file in ~/.ssh. Most nodes share one text."""
+        """Returns a cached function: name of the private key's file -> a node's block."""
         return cache(self._render_node)
 
     def _render_node(self, key_name: str | None) -> bytes:
@@ -99,7 +100,7 @@ class SetupPlan:
         return config_block.render(self.node_block_name, entries, "~/.ssh/known_hosts", source=self.source)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what --dry-run shows."""
+        """Returns the plan as JSON."""
         return {
             "head": {
                 "keys": {
@@ -146,20 +147,19 @@ class SetupPlan:
         }
 
 
-def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
-    """The plan for the hosts of `inventory`, a selection of `everyone`: config blocks are about all of them.
+def plan(inventory: Inventory, full_inventory: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
+    """Returns the plan for the hosts of `inventory`, a selection of `full_inventory`. Config blocks have all hosts.
 
-    Reads the user's ssh config without fleet's blocks. So what an inventory no longer has, or another one had, does not
-    live on in there.
+    It reads the user's ssh config without fleet's blocks, so that earlier blocks have no effect on the plan.
     """
-    block = Record.load(home, everyone.source).block
-    transport = SshTransport(home=home, hosts=everyone.hosts)
+    block = Record.load(home, full_inventory.source).block
+    transport = SshTransport(home=home, hosts=full_inventory.hosts)
     transport.config = SshConfig(home, edit=config_block.without_any)
-    with ThreadPoolExecutor() as pool:  # where ssh itself is run for them, a few at a time
-        made = pool.map(lambda host: _host_plan(host, transport, request, home), everyone.hosts)
-        plans = dict(zip(everyone.names, made, strict=True))
-        found = pool.map(lambda name: transport.resolve(Host(name, name)), everyone.names)
-        plain = dict(zip(everyone.names, found, strict=True))
+    with ThreadPoolExecutor() as pool:  # ssh may have to be run for each host
+        made = pool.map(lambda host: _host_plan(host, transport, request, home), full_inventory.hosts)
+        plans = dict(zip(full_inventory.names, made, strict=True))
+        found = pool.map(lambda name: transport.resolve(Host(name, name)), full_inventory.names)
+        plain = dict(zip(full_inventory.names, found, strict=True))
     selected = dict.fromkeys(inventory.names)
     wanted: dict[str, HostPlan] = {}
     for name in selected:
@@ -173,11 +173,11 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
     levels = [tuple(wanted[n] for n in in_order if len(wanted[n].route) == d) for d in range(depth + 1)]
     return SetupPlan(
         block=block,
-        everyone=everyone,
+        full_inventory=full_inventory,
         home=home,
         request=request,
         levels=tuple(level for level in levels if level),
-        head_entries=tuple(_head_entry(plans[h.name], plain[h.name]) for h in everyone.hosts),
+        head_entries=tuple(_head_entry(plans[h.name], plain[h.name]) for h in full_inventory.hosts),
         node_entries=tuple(
             ConfigEntry(
                 h.name,
@@ -185,7 +185,7 @@ def plan(inventory: Inventory, everyone: Inventory, request: SetupSsh, home: Pat
                 plans[h.name].endpoint.port,
                 plans[h.name].endpoint.user,
             )
-            for h in everyone.hosts
+            for h in full_inventory.hosts
         ),
         known=known,
     )
@@ -204,7 +204,7 @@ def _host_plan(host: Host, transport: SshTransport, request: SetupSsh, home: Pat
 
 
 def _head_entry(plan: HostPlan, plain: Endpoint) -> ConfigEntry:
-    """Returns the settings with which plain ssh connects as fleet does; the rest is left to the user's config."""
+    """Returns the settings that plain ssh needs in addition to the user's config, to connect as fleet does."""
     host, full = plan.host, plan.endpoint
     jump = host.proxy_jump
     if jump is None and full.proxy_jump != plain.proxy_jump:

@@ -1,8 +1,8 @@
 """Records what setup-ssh added and where, so that --undo removes exactly that. It holds public keys only, no secrets.
 
-~/.fleet/setup-ssh/NAME.json on the head, one file an inventory; NAME is its block's in an ssh config. A trace belongs
-to an account: of a host with another log-in than before it is called USER@HOST. Lines are kept once and referred to by
-index: N hosts share N keys."""
+Each inventory has a file ~/.fleet/setup-ssh/NAME.json on the head. NAME is also the name of its block in ssh configs. A
+trace belongs to an account. If a host's user changes, the old account's trace is renamed USER@HOST. Each line is stored
+once and referred to by its index, as N hosts share N keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import os
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fleet import own
+from fleet.codec import from_json, plain
 from fleet.errors import HostFailed
 from fleet.model import Inventory
 from fleet.ops.cache import turn
@@ -26,10 +27,11 @@ from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
 TURN_SECONDS = 600.0  # a user may be looking for a password
+ALWAYS = {"files", "keys", "needs", "uses", "at", "kept"}  # what every trace states: without it an undo leaves things
 
 
 def block_name(source: str) -> str:
-    """Returns a name for an inventory that is new here, which its like of another machine has not: "fleet-3f2a9c"."""
+    """Returns a name for a new inventory, like "fleet-3f2a9c". It differs from names on other machines."""
     path = f"{os.uname().nodename}:{place_of(source)}"
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(source).stem).strip("-.") or "inventory"
     return f"{stem[:40]}-{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
@@ -41,15 +43,13 @@ def place_of(source: str) -> str:
 
 @dataclass
 class Trace:
-    """Holds what fleet left in one ~/.ssh. files: name -> lines added (of config: names of blocks). keys: key file ->
-    "TYPE BLOB" of a pair that fleet made, "" of one that it was about to make. modes: file -> (mode it had, mode it
-    got).
+    """Holds fleet's changes to one ~/.ssh. files: name -> added lines (for config: names of blocks). keys: key file ->
+    "TYPE BLOB" of a pair that fleet made, "" if it was about to make it. modes: file -> (old mode, new mode).
 
-    kept: what stays when nothing is in it any more, as it was there and empty: files, and ".ssh", be it empty or not;
-    and whose last line did not end. None: not yet looked at. needs: name -> lines that this inventory relies on,
-    whichever added them; uses: keys, as "TYPE BLOB", that it relies on; at: name -> which file that really is, on which
-    machine. leaving: it is being taken away, authorized_keys last. shows: the sha256 of the private half of what it
-    uses. address, user: where the inventory had it, and who logged in."""
+    kept: files that existed and were empty, ".ssh" if it existed, and notes on files without a final newline; None: not
+    read yet. needs: name -> lines that this inventory relies on, added by whichever inventory. uses: keys ("TYPE BLOB")
+    that it relies on. at: name -> the real file, with its machine. leaving: the undo has begun, which removes
+    authorized_keys last. shows: the sha256 of the private half of its key. address, user: of the account."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -72,11 +72,11 @@ class Trace:
         lines += [line for line in added if line not in lines]
 
     def need(self, name: str, lines: Sequence[str]) -> None:
-        """Hosts that are not reached this time still rely on what they did."""
+        """Adds lines that this inventory relies on. Earlier ones stay, for hosts that are not reached this time."""
         self.needs[name] = list(dict.fromkeys([*self.needs.get(name, ()), *lines]))
 
     def join(self, other: Trace) -> None:
-        """Take what is on the other's record, which is the same home."""
+        """Adds another trace of the same home."""
         for name, lines in other.files.items():
             self.note(name, lines)
         for name, lines in other.needs.items():
@@ -87,12 +87,13 @@ class Trace:
         self.kept = other.kept if self.kept is None else self.found_with(other)
 
     def found_with(self, other: Trace) -> list[str]:
-        """Returns what both have found there: who came second found what the first one had made."""
+        """Returns the `kept` of both traces. ".ssh" must be in both, as the second one found what the first had
+        made."""
         mine, theirs = {*(self.kept or ())}, {*(other.kept or ())}
         return sorted((mine | theirs) - {".ssh"} | (mine & theirs & {".ssh"}))
 
     def hand_over(self, other: Trace) -> list[str]:
-        """Moves what the other trace relies on to that trace. Returns the moved parts as text."""
+        """Moves the parts that the other trace relies on to that trace. Returns the moved parts as text."""
         parts = []
         for name in self.files:
             if name in self.at and self.at[name] == other.at.get(name):
@@ -112,25 +113,26 @@ class Trace:
 
 
 def my_turn(source: str, runtime: Runtime) -> contextlib.AbstractContextManager[bool]:
-    """One setup-ssh at a time changes this user's ~/.ssh, for whatever inventory."""
+    """Returns the lock that allows one setup-ssh at a time to change this user's ~/.ssh."""
     return turn("setup-ssh", "another setup-ssh", runtime, holder=f"for {source}", within=TURN_SECONDS)
 
 
 class Record:
-    """The traces of one inventory on the head and its hosts. Thread-safe; written only when it changed."""
+    """Holds the traces of one inventory on the head and its hosts. It is thread-safe, and written only if it
+    changed."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.path = path
         self.source = source
         self.head = Trace()
         self.hosts: dict[str, Trace] = {}
-        self.others: list[Record] = []  # of the other inventories on this head, be these still there or not
+        self.others: list[Record] = []  # of the other inventories on this head, even if those are gone
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, home: Path, source: str) -> Record:
-        """Returns the record of this inventory, empty when there is none. HostFailed where one, its own or another's,
-        cannot be understood."""
+        """Returns the record of this inventory, an empty one if there is none. Raises HostFailed if any record is
+        damaged."""
         folder = home / ".fleet" / "setup-ssh"
         every = [cls._read(path) for path in sorted(folder.glob("*.json"))]
         own = next((record for record in every if record.source == place_of(source)), None)
@@ -142,7 +144,7 @@ class Record:
     def _read(cls, path: Path) -> Record:
         record, data = cls(path, ""), files.read(path)
         try:
-            if data is not None:  # else it was deleted meanwhile
+            if data is not None:  # None: it was deleted meanwhile
                 record._parse(json.loads(data))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise HostFailed(
@@ -153,11 +155,11 @@ class Record:
 
     @property
     def block(self) -> str:
-        """The name of its block in the head's ssh config."""
+        """Returns the name of its block in the head's ssh config."""
         return self.path.stem
 
     def take_over(self, inventory: Inventory) -> None:
-        """Take from inventories that are not there any more, as they were moved, hosts of which nothing is here yet."""
+        """Takes over the hosts from records of inventories that were moved, unless this record has them."""
         for other in self.others:
             if Path(other.source).is_absolute() and not Path(other.source).exists():
                 for host in inventory.hosts:
@@ -169,7 +171,7 @@ class Record:
                     other.head = Trace()
 
     def log_in(self, name: str, user: str) -> None:
-        """Have `name` be the account of this user there."""
+        """Makes `name` the trace of this user's account. The trace of another user is renamed USER@HOST."""
         was = self.hosts.get(name)
         if was and was.user not in ("", user) and not was.empty:
             self.hosts[f"{was.user}@{name}"] = self.hosts.pop(name)
@@ -184,12 +186,12 @@ class Record:
         return self.head.empty and all(trace.empty for trace in self.hosts.values())
 
     def forget(self, name: str) -> None:
-        """Nothing is left of fleet on this host."""
+        """Removes a host from the record, and writes it."""
         self.hosts.pop(name, None)
         self.save()
 
     def save_all(self) -> None:
-        """Write it, and then the others, without those that were taken over."""
+        """Writes this record, then the others. Deletes those that were taken over."""
         self.save()
         for other in self.others:
             if other.hosts or not other.empty:
@@ -199,30 +201,18 @@ class Record:
         self.others = [other for other in self.others if other.hosts or not other.empty]
 
     def save(self) -> bool:
-        """Write it before the changes it describes are made: better one line too many on record than one too few."""
+        """Writes the record. Call it before the changes, so that no change can be missing in it."""
         with self._lock:
             text: dict[str, int] = {}
 
+            def numbers(lines: Sequence[str]) -> list[int]:
+                return [text.setdefault(line, len(text)) for line in lines]
+
             def dump(trace: Trace) -> dict[str, Any]:
-                return {
-                    "files": {
-                        name: {"lines": [text.setdefault(line, len(text)) for line in lines]}
-                        for name, lines in sorted(trace.files.items())
-                    },
-                    "keys": trace.keys,
-                    **({"modes": trace.modes} if trace.modes else {}),
-                    "needs": {
-                        name: [text.setdefault(line, len(text)) for line in lines]
-                        for name, lines in sorted(trace.needs.items())
-                    },
-                    "uses": [text.setdefault(key, len(text)) for key in trace.uses],
-                    "at": trace.at,
-                    "kept": trace.kept,
-                    **({"leaving": True} if trace.leaving else {}),
-                    "shows": trace.shows,
-                    "address": trace.address,
-                    "user": trace.user,
-                }
+                files = {name: {"lines": numbers(lines)} for name, lines in sorted(trace.files.items())}
+                needs = {name: numbers(lines) for name, lines in sorted(trace.needs.items())}
+                rest = plain(replace(trace, files={}, needs={}, uses=[]))  # lines are too many to walk through twice
+                return {**rest, "files": files, "needs": needs, "uses": numbers(trace.uses)}
 
             document = {
                 "inventory": place_of(self.source),
@@ -237,22 +227,19 @@ class Record:
         files.write(self.path, None)
 
     def _parse(self, document: dict[str, Any]) -> None:
-        text = document["text"]
+        text = from_json(list[str], document["text"])
+
+        def lines(numbers: Sequence[int]) -> list[str]:
+            return [text[number] for number in numbers]
 
         def trace(value: dict[str, Any]) -> Trace:
-            return Trace(
-                {name: [text[i] for i in a["lines"]] for name, a in value["files"].items()},
-                dict(value["keys"]),
-                {name: (was, now) for name, (was, now) in value.get("modes", {}).items()},
-                {name: [text[i] for i in lines] for name, lines in value["needs"].items()},
-                [text[i] for i in value["uses"]],
-                dict(value["at"]),
-                value["kept"],
-                value.get("leaving", False),
-                value.get("shows"),
-                value.get("address", ""),
-                value.get("user", ""),
-            )
+            if absent := ALWAYS - value.keys():
+                raise KeyError(*absent)
+            found = from_json(Trace, {**value, "files": {}, "needs": {}, "uses": []})
+            found.files = {name: lines(added["lines"]) for name, added in value["files"].items()}
+            found.needs = {name: lines(numbers) for name, numbers in value["needs"].items()}
+            found.uses = lines(value["uses"])
+            return found
 
         self.source = str(document["inventory"])
         self.head = trace(document["head"])

@@ -1,4 +1,4 @@
-"""`fleet setup-ssh --undo`: takes away what was added according to the record, and nothing else."""
+"""Plans and runs `fleet setup-ssh --undo`: removes exactly what the record has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.each import failed, on_each
 from fleet.errors import HostFailed
 from fleet.events import Notice, silent
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inside, Inventory, Report, Result, exit_code_of
+from fleet.model import Host, Inventory, Report, Result, exit_code_of
 from fleet.ops.plans import Line, OnHosts, PerHost
 from fleet.ops.setup_ssh import config_block, files, node
 from fleet.ops.setup_ssh.install import by_key_or_password
@@ -30,13 +30,13 @@ UNDOING = "taking away what was added"
 
 @dataclass(frozen=True)
 class UndoPlan(OnHosts):
-    """inventory: a selection of `everyone`."""
+    """Describes an undo. inventory: a selection of `full_inventory`."""
 
-    everyone: Inventory
+    full_inventory: Inventory
     home: Path
 
     def describe(self) -> dict[str, Any]:
-        """Returns what is on record for the selected hosts and for this machine."""
+        """Returns the records of the selected hosts and of this machine, as JSON."""
         record = self.record()
 
         def of(trace: Trace) -> dict[str, Any]:
@@ -61,24 +61,24 @@ class UndoPlan(OnHosts):
         yield PerHost({name: lines or ["nothing on record"] for name, lines in taken.items()})
 
     def record(self) -> Record:
-        """HostFailed where there is none."""
-        record = Record.load(self.home, self.everyone.source)
-        record.take_over(self.everyone)
+        """Returns the record. Raises HostFailed if it is empty."""
+        record = Record.load(self.home, self.full_inventory.source)
+        record.take_over(self.full_inventory)
         if record.empty:
             raise HostFailed(
-                f"there is no record of setup-ssh for {self.everyone.source} on this machine: nothing to undo",
+                f"there is no record of setup-ssh for {self.full_inventory.source} on this machine: nothing to undo",
                 hint=f"it would be {record.path}",
             )
         return record
 
     def _others(self, record: Record) -> list[str]:
-        """Hosts on record, not selected, that still need this machine's part."""
+        """Returns the unselected hosts on record, which still need this machine's part."""
         names = with_logins(self.inventory, record).names
         return [name for name, trace in record.hosts.items() if not trace.empty and name not in names]
 
 
 def with_logins(inventory: Inventory, record: Record) -> Inventory:
-    """Returns the inventory with the accounts on its hosts that were logged in to before."""
+    """Returns the inventory with earlier accounts of its hosts added as hosts."""
     by_name = {host.name: host for host in inventory.hosts}
     earlier = [
         replace(by_name[host], name=name, user=trace.user)
@@ -96,9 +96,9 @@ def _taken(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
-    """Undo the selected hosts; the head too, unless hosts still depend on it: those outside the selection, and those
-    that failed. These stay on record, so that this can be run again. Report.data: as for setup."""
-    inventory, all_hosts, home = plan.inventory, plan.everyone, plan.home
+    """Reverts the selected hosts. Reverts the head, too, unless other hosts or failed hosts still depend on it. Those
+    stay on record, so that the undo can be repeated. Report.data: as for setup."""
+    inventory, all_hosts, home = plan.inventory, plan.full_inventory, plan.home
     with my_turn(all_hosts.source, runtime):
         record = plan.record()
         for host in all_hosts.hosts:
@@ -123,15 +123,14 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
 
 
 def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
-    """Keeps what other inventories of this machine rely on, and moves it to their record."""
+    """Moves the parts that other inventories of this machine rely on to their records, so that they are kept."""
     hosts = {name: record.hosts[name] for name in inventory.names if name in record.hosts}
     for other in record.others:
         theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
         for name, trace in hosts.items():
             for each in {id(it): it for at in trace.at.values() if (it := theirs.get(at))}.values():
                 if parts := trace.hand_over(each):
-                    text = f"{', '.join(parts)} stay there: {other.source} needs them"
-                    runtime.emit(Notice("info", text, name))
+                    runtime.emit(Notice("info", f"{', '.join(parts)} stay there: {other.source} needs them", name))
         if hosts.keys() >= record.hosts.keys() and (parts := record.head.hand_over(other.head)):
             runtime.emit(Notice("info", f"{', '.join(parts)} stay on this machine: {other.source} needs them"))
         other.save()
@@ -139,7 +138,7 @@ def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
 
 
 def _undo_hosts(inventory: Inventory, all_hosts: Inventory, record: Record, runtime: SetupRuntime) -> dict[str, Result]:
-    """Reverts the hosts, those after gateways first. A gateway to a host that was not reverted stays unchanged."""
+    """Reverts the hosts, gateways last. A gateway to a host that was not reverted stays unchanged."""
     left = {h.name: h for h in all_hosts.hosts if h.name in record.hosts and not record.hosts[h.name].empty}
     ways = {h.name: runtime.transport.route(h) for h in left.values()}
     selected = sorted((h for h in inventory.hosts if h.name in left), key=lambda h: -len(ways[h.name]))
@@ -165,11 +164,11 @@ def _undo_hosts(inventory: Inventory, all_hosts: Inventory, record: Record, runt
 
 
 def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dict[str, Result]:
-    first: dict[str, str] = {}  # of hosts that share a home, and so a key: one does it for all
+    first: dict[str, str] = {}  # home -> the host that reverts it for all hosts that share it
     homes = _homes([h for h in hosts if not record.hosts[h.name].uses], runtime)
     own = {h.name: [*record.hosts[h.name].uses, homes.get(h.name) or h.name][0] for h in hosts}
     shares = {h.name: first.setdefault(own[h.name], h.name) for h in hosts}
-    alike = [h for h in hosts if h.name in homes and shares[h.name] != h.name]  # by a token: each is looked at, too
+    alike = [h for h in hosts if h.name in homes and shares[h.name] != h.name]  # equal by a token only: each is checked
     for host in hosts:
         if shares[host.name] != host.name:
             record.hosts[shares[host.name]].join(record.hosts[host.name])
@@ -193,7 +192,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     def go_on(hosts: list[Host]) -> None:
         for result in on_each(hosts, runtime, task, what=UNDOING) if hosts else ():
             if result.error is not None and result.error.kind == "auth":
-                # an undo was there that was cut off before the report that the last thing was done: the key is gone
+                # an earlier undo removed the key, and was cut off before its report
                 record.forget(result.host)
                 result = Result(result.host, ok=True, answer=Undone())
             results[result.host] = result
@@ -203,7 +202,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     if rest:
         results.update(by_key_or_password(rest, runtime, task, what=UNDOING))
     done = [h for h in on_record if results[h.name].ok]
-    # one account under two names: the other one was quicker
+    # one account under two names: it was reverted under the other name
     go_on([h for h in rest if results[h.name].error and any(_one_account(h, each, runtime.transport) for each in done)])
     go_on([h for h in alike if results[shares[h.name]].ok])
     for host in hosts:
@@ -214,25 +213,19 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     return results
 
 
-@dataclass(frozen=True)
-class Home(Inside):
-    """Holds what distinguishes a host's home from others."""
-
-    home: str
-
-
 def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
-    """Returns what distinguishes homes where hosts have no keys of their own, by host name."""
+    """Returns host name -> a token of its home, for hosts without keys of their own. Hosts that share a home have the
+    same one."""
+    homes: dict[str, str] = {}
 
     def task(session: Session, host: Host) -> Result:
-        found = node.look(session, key_type=None, repair=False, cancel=runtime.cancel)
-        return Result(host.name, ok=True, answer=Home(found.home))
+        homes[host.name] = node.look(session, key_type=None, repair=False, cancel=runtime.cancel).home
+        runtime.passwords.accepted(host.name)  # the next step logs in once more
+        return Result(host.name, ok=True)
 
-    results = on_each(hosts, replace(runtime, emit=silent), task, what=UNDOING) if len(hosts) > 1 else ()
-    for result in results:
-        if result.ok:
-            runtime.passwords.accepted(result.host)  # what follows logs in once more
-    return {result.host: result.read(Home).home for result in results if result.ok}
+    if len(hosts) > 1:
+        on_each(hosts, replace(runtime, emit=silent), task, what=UNDOING)
+    return homes
 
 
 def _one_account(host: Host, other: Host, transport: Transport) -> bool:
@@ -244,8 +237,7 @@ def _one_account(host: Host, other: Host, transport: Transport) -> bool:
 
 
 def _forget(record: Record, all_hosts: Inventory, runtime: Runtime) -> None:
-    """Keeps on record what left the inventory, and with it this machine's key, unless the user confirms that it is
-    gone."""
+    """Removes from the record the hosts that left the inventory, if the user confirms that they are gone."""
     gone = [name for name, trace in record.hosts.items() if name not in all_hosts.names and not trace.empty]
     if gone and runtime.ask(f"{fold(gone)} left the inventory with fleet's part. Gone for good, and to be forgotten"):
         for name in gone:
@@ -255,7 +247,8 @@ def _forget(record: Record, all_hosts: Inventory, runtime: Runtime) -> None:
 def _keep_for(
     left: list[str], inventory: Inventory, all_hosts: Inventory, record: Record, home: Path, runtime: Runtime
 ) -> list[str]:
-    """Take from this machine what is no longer needed to reach the others; returns what was changed."""
+    """Removes from this machine the entries that the remaining hosts do not need. Returns the names of changed
+    files."""
     others = [name for name in left if name not in inventory.names and name in all_hosts.names]
     failed = [name for name in left if name in inventory.names]
     gone = [name for name in left if name not in all_hosts.names]

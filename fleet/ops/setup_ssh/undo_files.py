@@ -1,4 +1,4 @@
-"""Files without what was added according to the record: a host's as calls of node.sh, the head's own."""
+"""Removes from files what was added according to the record: on hosts by calls of node.sh, on the head directly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fleet.events import Notice
 from fleet.model import Host
+from fleet.node.base.wire import encode
 from fleet.ops.setup_ssh import config_block, edits, files, node
 from fleet.ops.setup_ssh.node import NodeState
 from fleet.ops.setup_ssh.record import Record, Trace
@@ -14,7 +15,7 @@ from fleet.runtime import Runtime
 
 
 def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], list[str]]:
-    """(what to do on the node, the same as text). Pure."""
+    """Returns (calls of node.sh, the same as text). Pure."""
     calls: list[bytes] = []
     parts: list[str] = []
 
@@ -34,7 +35,7 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
         else:
             calls.append(node.call("drop_key", name, public))
             parts.append(f"removed key {name}")
-    file("authorized_keys")  # up to here the head can come back and go on
+    file("authorized_keys")  # last, as the head can log in again until then
     widened = [node.call("widen", name, was, now) for name, (was, now) in trace.modes.items()]
     parts += [f"mode of {name}" for name in trace.modes]
     if calls and ".ssh" not in (trace.kept or ()):
@@ -43,15 +44,15 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
 
 
 def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
-    """Keeps the hosts' keys and entries for each other where a block in an ssh config shows that another machine's
-    setup-ssh may rely on them. Of what this machine added, its own entry is removed."""
+    """Keeps the hosts' keys and entries for each other, if a block in the ssh config shows that another machine's
+    setup-ssh may rely on them. The entry of this machine's key is still removed."""
     trace = record.hosts[host.name]
     mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
     mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
     others = config_block.blocks(state.files["config"][0]) - mine
     if others and (trace.keys or trace.files):
         keys = {key.split()[1].encode() for key in record.head.uses}
-        own = [line for line in trace.files.get("authorized_keys", ()) if edits.blobs(edits.raw(line)) & keys]
+        own = [line for line in trace.files.get("authorized_keys", ()) if edits.blobs(encode(line)) & keys]
         trace.files = {"config": trace.files.get("config", []), "authorized_keys": own}
         trace.keys, trace.modes = {}, {}
         text = (
@@ -61,7 +62,7 @@ def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runti
 
 
 def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | None:
-    """One file without fleet's part; None when nothing else is in it."""
+    """Returns the content of a file without fleet's part, None if nothing else is in it."""
     if data is None or name not in trace.files:
         return data
     left = data
@@ -76,7 +77,7 @@ def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | N
 
 
 def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
-    """The head's own files; returns what was changed."""
+    """Reverts the head's own files. Returns the changes as text."""
     ssh = home / ".ssh"
     parts: list[str] = []
     for name in ("config", "known_hosts"):
@@ -99,8 +100,7 @@ def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
 
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
-    """Is true where a key that fleet made gives its user access nowhere else. Where other hosts are known, the user
-    decides."""
+    """Is true if a key that fleet made may be removed. If known_hosts has other hosts, the user decides."""
     if not path.exists() or not edits.knows_hosts(files.read(ssh / "known_hosts")):
         return True
     if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):

@@ -1,4 +1,4 @@
-"""Every pair, by plain ssh: from the head to every host, from every node to every node."""
+"""Verifies every pair by plain ssh: from the head to every host, and from every node to every node."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from fleet.transport.ssh.keys import AGENT_HINT, Agent
 HEAD = "head"
 NO_KEY = "it has no key of its own"
 CHECKING = "checking that every host reaches every other"
-# ssh processes at once over all sources: each costs some ten ms of CPU on both ends, and sshd drops newcomers
-# from the tenth on (MaxStartups). One node opens at most LANES of them.
+# AT_ONCE: ssh processes of all sources. Each costs about ten ms of CPU on both ends, and sshd drops new connections
+# from the tenth on (MaxStartups). LANES: of one node
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
@@ -35,7 +35,7 @@ _MEANING = {"124": "no answer in time", "255": "ssh failed and said nothing"}
 
 @dataclass(frozen=True)
 class Pair:
-    """One direction: ssh on `source` ("head" or a host) to `target`. reason: None when it works."""
+    """Holds one direction: ssh on `source` ("head" or a host) to `target`. reason: why it fails, None if it works."""
 
     source: str
     target: str
@@ -43,13 +43,13 @@ class Pair:
 
 
 def text(targets: Sequence[str], lanes: int, limit: float, config: str = "") -> bytes:
-    """The script for one source, its values before it."""
+    """Returns the script for one source, after its values."""
     values = {"TARGETS": " ".join(targets), "LANES": str(lanes), "LIMIT": str(max(1, round(limit))), "CONFIG": config}
     return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()).encode() + script("verify.sh")
 
 
 def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
-    """The pairs of one source; a target that the output does not mention failed."""
+    """Returns the pairs of one source. A target that the output does not mention has failed."""
     found: dict[str, str | None] = {}
     general = "no answer"
     for line in output.rpartition(MARK)[2].decode("utf-8", "replace").split("\n"):
@@ -63,12 +63,12 @@ def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
 
 
 def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:
-    """Plain ssh on this machine; with -F where $HOME is not the home that ssh takes from the user database. Without an
-    ssh-agent that hangs: ssh asks it first, and knows no limit to that."""
+    """Verifies plain ssh from this machine. -F names the config if $HOME is not the home in the user database. An
+    ssh-agent that hangs is not used, as ssh would wait for it without a limit."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
     argv, seconds = ["/bin/sh", "-c", 'eval "$(cat)"'], _patience(len(targets), HEAD_LANES, limit)
-    return parse(HEAD, targets, finish(argv, script, seconds, runtime.cancel, _environment(limit, runtime))[1])
+    return parse(HEAD, targets, finish(argv, script, seconds, runtime.cancel.is_set, _environment(limit, runtime))[1])
 
 
 def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
@@ -87,14 +87,14 @@ def _environment(limit: float, runtime: Runtime) -> dict[str, str]:
 
 
 def _patience(targets: int, lanes: int, limit: float) -> float:
-    """Seconds that are more than enough: the lanes give up after three silent targets each."""
+    """Returns a generous time limit. A lane gives up after three silent targets."""
     return 60 + 4 * (limit + 20) + 6.0 * targets / lanes
 
 
 def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runtime: Runtime) -> list[Pair]:
-    """Plain ssh on every one of these hosts to every one, itself too. keyless: those that cannot, with the reason; the
-    others reach them. Each begins with its own successor, so that
-    at no time all of them are at the same door."""
+    """Verifies plain ssh from each of these hosts to all, itself too. keyless: host without a key -> the reason; the
+    others still connect to it. Each host begins with its successor, so that they do not all connect to the same host at
+    once."""
     names = [host.name for host in hosts]
     lanes = max(1, min(LANES, AT_ONCE // max(1, min(len(names), runtime.fanout))))
     done = {name: [Pair(name, target, why) for target in names] for name, why in keyless.items()}
@@ -116,7 +116,7 @@ def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runti
 
 
 def as_error(source: str, failed: Sequence[Pair], total: int) -> FleetError:
-    """Returns the error of one source's pairs: the targets, folded, under each reason."""
+    """Returns the error of one source's pairs: each reason with its targets, folded."""
     by_reason = grouped((brief(pair), pair.target) for pair in failed)
     message = Reason(
         "plain ssh from {hosts} fails to {count} of {total}: ", hosts=source, count=len(failed), total=total
@@ -139,25 +139,25 @@ SSHD_HINT = (
 )
 
 
+# part of a message of ssh, in small letters -> what helps
+_HINTS = (
+    (
+        "ssh-keygen is not",
+        "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
+        "again; --no-mesh does without",
+    ),
+    ("no space left", "free some space in ~/.ssh there ('df -h ~/.ssh', 'quota -s'), then run this again"),
+    (NO_KEY, "--key-type rsa makes one of another type; --no-mesh does without"),
+    ("not resolve", "the name means nothing there: set address or data_address in the inventory"),
+    ("permission denied", f"sshd there does not take keys from ~/.ssh/authorized_keys: {SSHD_HINT}"),
+    ("host key verification", "another key is on file there: --replace-key HOST"),
+    ("timed out", "a firewall, or the wrong address as seen from there: set data_address"),
+    ("refused", "is that the port as seen from there?"),
+    ("no route", "the address cannot be reached from there: set data_address"),
+    ("configuration option", "an old or damaged ~/.ssh/config there"),
+)
+
+
 def hint_for(reason: str) -> str:
-    """Returns what to look at, by ssh's message."""
-    lower = reason.lower()
-    for phrase, hint in (
-        (
-            "ssh-keygen is not",
-            "install OpenSSH's client there (Debian: apt-get install openssh-client), then run this "
-            "again; --no-mesh does without",
-        ),
-        ("no space left", "free some space in ~/.ssh there ('df -h ~/.ssh', 'quota -s'), then run this again"),
-        (NO_KEY, "--key-type rsa makes one of another type; --no-mesh does without"),
-        ("not resolve", "the name means nothing there: set address or data_address in the inventory"),
-        ("permission denied", f"sshd there does not take keys from ~/.ssh/authorized_keys: {SSHD_HINT}"),
-        ("host key verification", "another key is on file there: --replace-key HOST"),
-        ("timed out", "a firewall, or the wrong address as seen from there: set data_address"),
-        ("refused", "is that the port as seen from there?"),
-        ("no route", "the address cannot be reached from there: set data_address"),
-        ("configuration option", "an old or damaged ~/.ssh/config there"),
-    ):
-        if phrase in lower:
-            return hint
-    return "try it there by hand: ssh HOST true"
+    """Returns the hint for a message of ssh."""
+    return next((hint for part, hint in _HINTS if part in reason.lower()), "try it there by hand: ssh HOST true")

@@ -34,11 +34,12 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WheelsPlan(OnHosts):
-    """source: the request's. kind: "folder", "wheel" or "requirements"."""
+    """source: the request's. kind: "folder", "wheel" or "requirements". hint: how to replace what the hosts have."""
 
     request: SyncWheels
     source: Path
     kind: str
+    hint: str
 
     @property
     def pythons(self) -> dict[str, str | None]:
@@ -70,7 +71,8 @@ def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
     kind = "folder" if source.is_dir() else "wheel" if source.suffix == ".whl" else "requirements"
     if kind == "requirements":
         Requirements(source)
-    return WheelsPlan(inventory, request, source, kind)
+    command = shlex.join(["fleet", "sync", "--wheels", str(source), "--yes"])
+    return WheelsPlan(inventory, request, source, kind, f"to replace it: {command}")
 
 
 def run(plan: WheelsPlan, runtime: Runtime) -> Report:
@@ -99,11 +101,11 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
         if wheels != requested:
             facts = _ask(inventory, wheels, runtime)
         return _report(_bring(plan, wheels, facts, runtime), wheels)
-    except _NobodyGets as stop:
+    except _NoneInstalled as stop:
         return _report(stop.args[0], wheels)
 
 
-class _NobodyGets(Exception):
+class _NoneInstalled(Exception):
     """Some host cannot: nothing is done on any. Its argument: the results of all hosts."""
 
 
@@ -128,7 +130,7 @@ def _all_or_none(inventory: Inventory, bad: Mapping[str, Result], wheels: Sequen
     """Stop here when any host failed."""
     if bad:
         rest = {n: _held(n, bad, "nothing was sent", node.states(facts[n], wheels)) for n in facts if n not in bad}
-        raise _NobodyGets(tuple({**rest, **bad}[name] for name in inventory.names))
+        raise _NoneInstalled(tuple({**rest, **bad}[name] for name in inventory.names))
 
 
 def _held(name: str, bad: Iterable[str], what: str, have: Mapping[str, str]) -> Result:
@@ -181,8 +183,7 @@ def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: R
     if plan.request.yes:
         runtime.emit(Notice("warning", text))
     elif not runtime.ask(f"{text}. Go on?"):
-        command = shlex.join(["fleet", "sync", "--wheels", str(plan.source), "--yes"])
-        raise UsageError(f"{text}; not agreed to, nothing was sent", hint=f"to replace it: {command}")
+        raise UsageError(f"{text}; not agreed to, nothing was sent", hint=plan.hint)
 
 
 def _send(

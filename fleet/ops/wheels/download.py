@@ -91,8 +91,7 @@ def _failure(out: str, held: Mapping[str, str]) -> FleetError:
     if changed := re.search(r"(?m)^ +(\S.*):\n((?: +Expected .+\n)+) +Got +(\w+)", out):
         what, expected, got = changed.groups()
         wanted = " or ".join(re.findall(r"\w{32,}", expected))
-        message = f"{what}: expected {wanted}, got {got}: it was tampered with, or uploaded again"
-        return HostFailed(message, kind="hash")
+        return HostFailed(f"{what}: expected {wanted}, got {got}: it was tampered with, or uploaded again", kind="hash")
     errors = re.findall(r"(?m)^ERROR: (?!Exception:)(.+)|: error: (.+)", out)
     text = "".join(errors[-1]) if errors else (out.strip().splitlines() or ["pip failed"])[-1]
     if unreached := _UNREACHED.search(out):

@@ -10,13 +10,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fleet.answers.sync import HasWheels
-from fleet.delivery.bring import bring
+from fleet.delivery import mirror
+from fleet.delivery.chain import transfer
+from fleet.delivery.chain.transfer import Broadcast, Item
+from fleet.delivery.mirror import Mirror
 from fleet.each import on_each
 from fleet.errors import HostFailed, PreflightError, ProtocolError, Reason
-from fleet.events import Started
+from fleet.events import Notice, Started
+from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Result
 from fleet.ops import execute
 from fleet.ops.cache import cache, fresh, head_id
@@ -26,7 +31,8 @@ from fleet.ops.wheels.wheel import Reading, Wheel
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.messages.wheels import Installed, InstallFailed, InstallSpec, Interpreter, InterpreterSpec
 from fleet.protocol.state import CODE_STATE, DATA_STATE, HOME, WHEELS
-from fleet.requests.exec import Exec
+from fleet.requests.hosts import Exec
+from fleet.requests.sync import Sync
 from fleet.rules.units import size
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -35,6 +41,10 @@ from fleet.transport.program import call
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 15.0
 LOCK_SECONDS = 600.0
+# what a broadcast reports of a host that may get them all the same: a sync needs no connection but that of SSH
+CHAIN_KINDS = ("unreachable", "slow", "stalled")
+# From here on hosts hand it on to each other; below it, starting that costs more than it saves.
+CHAIN_BYTES = 32 << 20
 
 
 def _refused(failure: Failed) -> HostFailed:
@@ -44,7 +54,7 @@ def _refused(failure: Failed) -> HostFailed:
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
     """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed. judge: also what
     its pip takes and what else is installed, which costs it an import of pip."""
-    requested = [wheel.asked() for wheel in wheels]
+    requested = [wheel.identity_of() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
         spec: InterpreterSpec = {
@@ -185,7 +195,7 @@ def folder_of(name: str) -> str:
 
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
-    """Bring exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
+    """Copies exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
     sends what is missing; files are verified by digest before they have their name. The caller has its turn."""
     with fresh(cache() / "wheels" / f"send-{name}") as stage:
         for wheel in wheels:
@@ -199,8 +209,25 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
 
 
 def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
-    """Take the carried files away again where they were installed; what fails is left to the next time."""
+    """Removes the carried files where they were installed; what fails is left to the next time."""
     if there.hosts and not runtime.cancel.is_set():
         request = Exec(("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
         execute.run(execute.plan(there, request), quiet)
+
+
+def bring(hosts: tuple[Host, ...], folder: Path, there: str, size: int, runtime: Runtime) -> tuple[Result, ...]:
+    """Makes `there` on every host what `folder` is, `size` bytes. If a host failed by itself, no other host that the
+    broadcast did not reach gets a copy from here either."""
+    done: dict[str, Result] = {}
+    if size >= CHAIN_BYTES and len(hosts) > 1:
+        item = Item(folder, {h.name: there for h in hosts})
+        done = {r.host: r for r in transfer.run(Broadcast(hosts, (item,)), runtime).results}
+    failed = {r.host: r.error for r in done.values() if r.error is not None}
+    left = tuple(h for h in hosts if h.name not in done or h.name in failed)
+    if left and all(error.kind in CHAIN_KINDS for error in failed.values()) and not runtime.cancel.is_set():
+        if done:
+            runtime.emit(Notice("warning", f"the broadcast did not reach {fold(failed)}: each gets its own copy"))
+        plan = Mirror(left, folder, {h.name: there for h in left}, Sync(force=True, max_delete="all"), whole=True)
+        done |= {r.host: r for r in mirror.run(plan, runtime).results}
+    return tuple(done[h.name] for h in hosts)

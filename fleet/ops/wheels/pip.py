@@ -48,11 +48,8 @@ def run_pip(
         path=_where_pip_is(),
         env={**os.environ, **absolute, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"},
     )
-    undo = runtime.cancel.on_set(process.terminate)
-    try:
+    with runtime.cancel.calling(process.terminate):
         out, _ = process.communicate()
-    finally:
-        undo()
     if runtime.cancel.is_set():
         raise Interrupted("interrupted")
     return None if process.returncode == 0 else out.decode("utf-8", "replace")

@@ -32,9 +32,9 @@ PLACES = {
     "-f": "--find-links",
     "--find-links": "--find-links",
 }
-WORDS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
+PATTERNS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
 # options with a value and without one that decide where wheels come from and which are taken
-VALUED = (*INCLUDES, *PLACES, *WORDS)
+VALUED = (*INCLUDES, *PLACES, *PATTERNS)
 PLAIN = ("--pre", "--prefer-binary", "--require-hashes", "--no-index")
 URL = r"(?i:https?|file)://[A-Za-z0-9._~:/?@!&()*+,=%\[\]-]+"
 # a wheel by its place, NAME[EXTRAS] @ PLACE.whl?QUERY#FRAGMENT[EXTRAS] ; MARKER, of which only PLACE must be there
@@ -142,7 +142,7 @@ class Requirements:
                 if "://" in value:
                     raise _Refused("includes a file that is not on this machine", "download it first")
                 yield folder / value, INCLUDES[name]
-            elif name in WORDS and re.fullmatch(WORDS[name], value, re.ASCII):
+            elif name in PATTERNS and re.fullmatch(PATTERNS[name], value, re.ASCII):
                 self._options[value] = f"{name} {value}"
             elif name in PLACES and ((path := _local(value, folder)) is None or os.path.isdir(path)):
                 url = Path(os.path.realpath(path)).as_uri() if path else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
@@ -11,10 +10,9 @@ from packaging.version import Version
 from fleet.errors import PreflightError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.model import grouped
+from fleet.ops.wheels.present import Facts
 from fleet.ops.wheels.wheel import Wheel
 from fleet.rules.judge import groups
-
-Facts = Mapping[str, Any]
 
 
 def kind_of(facts: Facts) -> str:

@@ -19,9 +19,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, canonicaliz
 
 from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import printable
+from fleet.node.base.errors import on_os_error
 from fleet.node.base.files import open_regular
 from fleet.ops.cache import memo, recall, remember
-from fleet.protocol.messages.wheels import Asked, Carried
+from fleet.protocol.messages.wheels import Carried, WheelIdentity
 
 # counted up when a Wheel is read or noted in another way
 # a zip whose offsets are wrong shows as almost anything
@@ -37,7 +38,7 @@ DAMAGE = (
     RuntimeError,
 )
 # the largest wheels there are, of 15,000 files, are 2 MiB of metadata, and unpack to the fourfold
-TOLD_BYTES = 8 << 20
+METADATA_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
 Stopped = Callable[[], bool]
@@ -84,22 +85,20 @@ class Wheel:
     unpacked: int
     size: int
 
-    def asked(self) -> Asked:
+    def identity_of(self) -> WheelIdentity:
         """How it goes to node/python/interpreter.py."""
         return {"name": self.name, "version": self.version, "identity": self.identity}
 
     def carried(self) -> Carried:
         """How it goes to node/python/install.py."""
-        return {**self.asked(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
+        return {**self.identity_of(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
 
 
 def read_wheel(path: Path, stopped: Stopped = lambda: False) -> Wheel:
     """Read one wheel and test every byte of it, once in the life of that file; UsageError naming it where it is no
     wheel, or damaged."""
-    try:
+    with on_os_error(UsageError, f"cannot read {path}"):
         note = memo(path)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     known = recall(note)
     if known is not None:
         return Wheel(**{**known, "path": path, "tags": frozenset(known["tags"])})
@@ -181,7 +180,7 @@ def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
     """A file of the wheel's metadata; BadZipFile where it is larger than any wheel needs."""
     size = archive.getinfo(name).file_size
-    if size > TOLD_BYTES:
+    if size > METADATA_BYTES:
         raise zipfile.BadZipFile(f"{name} is {size} bytes long")
     return archive.read(name)
 
@@ -271,10 +270,8 @@ def read_folder(folder: Path, stopped: Stopped = lambda: False) -> tuple[Wheel, 
     """Every wheel in a folder; UsageError where there is none, one is damaged, or there are sdists instead."""
     if not folder.is_dir():
         raise UsageError(f"{folder} does not exist", hint="give a folder of wheels, or a requirements file")
-    try:
+    with on_os_error(UsageError, f"cannot read {folder}"):
         files = sorted(p for p in folder.iterdir() if p.is_file())
-    except OSError as error:
-        raise UsageError(f"cannot read {folder}: {error.strerror}") from error
     for path in files:
         if path.name.endswith(SDISTS):
             raise sdist_refused(path)

@@ -1,7 +1,7 @@
 """Code sync: a node's messages while it receives what it lacks."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
 
@@ -15,8 +15,15 @@ Same = TypedDict("Same", {"event": Literal["same"]})
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 Wanted = list[tuple[str, int]]  # path, size
 Blocks = list[tuple[str, Count, Sha256]]  # path, number, sha256 of what is there
-# the first parts of long lists; the last ones are in Need
-Lacks = TypedDict("Lacks", {"event": Literal["lacks"], "files": Wanted, "blocks": Blocks})
+Lacking = TypedDict("Lacking", {"files": Wanted, "blocks": Blocks}, total=False)
+
+
+class Lacks(Lacking):
+    """The first parts of long lists; the last ones are in Need."""
+
+    event: Literal["lacks"]
+
+
 Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "blocks": Blocks})
 # id: what a source is known by, "" where it has none
 Source = TypedDict("Source", {"host": str, "path": str, "id": str})
@@ -27,37 +34,29 @@ Gone = TypedDict("Gone", {"event": Literal["gone"], "items": list[tuple[Within, 
 # path, kind ("o": neither file, folder nor link), bytes, seconds since it was written, something in it that is its own
 OwnFile = tuple[Within, Kind | Literal["o"], Count, float, str]
 Own = TypedDict("Own", {"event": Literal["own"], "items": list[OwnFile], "more": bool})
-# what another folder delivered would be lost
-Other = TypedDict(
-    "Other",
-    {
-        "event": Literal["other"],
-        "source": Source,
-        "dest": Annotated[str, bool],
-        "deleted": Count,
-        "replaced": Count,
-    },
-)
 # path, size, sha256
 LostFile = tuple[Within, Count, str]
 Lost = TypedDict("Lost", {"event": Literal["lost"], "items": list[LostFile], "more": bool})
-# most of what is there would be deleted: the number of files, of how many; folder: that loses most of its files;
-# source: whence it came, if that is another one
-Most = TypedDict(
-    "Most",
+# what would be lost without it. to: what consent is missing: that files of `sources` are lost, which also delivered
+# there, or that most of `folder`, "" being all, is deleted. of: files that are there as they were delivered
+Consent = TypedDict(
+    "Consent",
     {
-        "event": Literal["most"],
+        "event": Literal["consent"],
+        "to": Literal["sources", "deletion"],
         "dest": Path,
+        "sources": list[Source],
         "folder": str,
         "deleted": Count,
+        "replaced": Count,
         "of": Count,
         "named": list[Path],
-        "source": Source | None,
     },
 )
 Waiting = TypedDict("Waiting", {"event": Literal["waiting"], "run": str})
-_Done = TypedDict(
-    "_Done",
+# overwritten: files that were there and have other bytes now
+Done = TypedDict(
+    "Done",
     {
         "event": Literal["done"],
         "sent": Count,
@@ -68,15 +67,10 @@ _Done = TypedDict(
         "entries": Count,
         "changed": Count,
         "replaced": Count,
+        "overwritten": Count,
         "aside": list[Path],
     },
 )
-
-
-class Done(_Done, total=False):
-    """overwritten: files that were there and have other bytes now."""
-
-    overwritten: Count
 
 
 class Refused(Failed, total=False):
@@ -86,7 +80,7 @@ class Refused(Failed, total=False):
 
 
 Message = (
-    Hello | Inside | Same | Shared | Doubts | Gone | Lost | Own | Lacks | Need | Other | Most | Waiting | Done | Refused
+    Hello | Inside | Same | Shared | Doubts | Gone | Lost | Own | Lacks | Need | Consent | Waiting | Done | Refused
 )
 
 

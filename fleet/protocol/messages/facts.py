@@ -3,8 +3,9 @@ where it is not known."""
 
 import ipaddress
 import re
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
+from fleet.protocol.gpu_fields import BASE, GPU_FIELDS
 from fleet.protocol.messages.code import Source
 from fleet.protocol.messages.run import LiveRun, RunId
 from fleet.protocol.messages.values import Count
@@ -50,6 +51,12 @@ Measured = TypedDict(
 )
 # a link as `check --network` has it: Mbit/s and ms; `least` where the sender's processor was the limit
 Link = TypedDict("Link", {"mbit": float, "rtt_ms": float, "mtu": int, "again": int, "least": bool})
+# of `check --bench`, of a GPU or of all cores: what a matrix product and a copy of memory reach, or why not
+Rate = Annotated[float, lambda rate: 0 < rate < 1e9]
+_Error = TypedDict("_Error", {"error": str})
+_Rates = TypedDict("_Rates", {"tflops": Rate, "gbytes": Rate})
+Speed = _Rates | _Error
+Reduced = TypedDict("Reduced", {"bytes": Count, "seconds": Rate})  # of `check --network`'s all-reduce
 # from this node to the master of a run, and whether its port is to be had
 Way = TypedDict(
     "Way",
@@ -80,20 +87,34 @@ Interface = TypedDict(
     "Interface", {"name": str, "addresses": list[OwnAddress], "state": Text, "speed": Number, "mtu": Number}
 )
 _Gpu = TypedDict(
-    "_Gpu", {"index": int, "name": str, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
+    "_Gpu", {"index": int, "name": Text, "memory": Number, "uuid": Text, "driver": Text, "ecc_errors": Number}
 )
 
 
-class Gpu(_Gpu, total=False):
-    """used: bytes of its memory. mode: who may compute on it. slowed: the bits of why its clocks are low."""
+_CELLS: dict[str, Any] = {"text": str, "count": Count, "mib": Count, "number": float, "bits": Count, "flag": bool}
+_State: Any = TypedDict("_State", {name: _CELLS[kind] for name, kind, *_ in GPU_FIELDS[BASE:]}, total=False)  # type: ignore[misc]
+
+
+class Gpu(_Gpu, _State, total=False):
+    """Holds what is known of a GPU; the rest is missing. reset: it requires one. minor: of its device file."""
 
     reset: bool
-    used: int
-    mode: str
-    mig: bool
-    slowed: int
+    minor: Count
 
 
+_NvLinks = TypedDict("_NvLinks", {"gpu": int, "active": Count})
+
+
+class NvLinks(_NvLinks, total=False):
+    """Counts the active links of a GPU, and their errors where they are known."""
+
+    replay: Count
+    recovery: Count
+    crc: Count
+
+
+# the seconds since the last of these; text: that line of the kernel's log
+Xid = TypedDict("Xid", {"bus": str, "xid": int, "count": Count, "ago": float, "text": str})
 _GpuProcess = TypedDict("_GpuProcess", {"pid": int, "gpu": Text})
 
 
@@ -172,6 +193,9 @@ Facts = TypedDict(
         "infiniband": list[dict[str, Text]],  # of each port: its device, state, rate, link_layer, errors
         "gpus": list[Gpu],
         "gpu_processes": list[GpuProcess],
+        "nvlinks": list[NvLinks],
+        "fabric_manager": bool,  # where there are NVSwitches
+        "xids": list[Xid],
         "disks": dict[str, Disk],
         "clock": Clock,
         "script": Script | None,
@@ -190,6 +214,8 @@ Facts = TypedDict(
         "unread": Text,
         "environment": dict[str, str],
         "links": dict[str, Link],
+        "speeds": list[Any],  # each a Speed, with its "gpu", null for the processors
+        "before": list[Any],  # what the head kept of the host (null) and its GPUs, by their index "gpu"
         "pairs": dict[str, How],  # other host -> How, of those that this one dialled
         "visible": Number,
         "deaf": str,

@@ -1,9 +1,9 @@
 """A run: nodes' messages about its start, its ranks and its end."""
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.values import Count, Failed, Matching
-from fleet.protocol.state import LOG_NAME, is_run_id
+from fleet.protocol.messages.values import Count, Failed
+from fleet.protocol.state import is_log, is_run_id
 
 Whole = Annotated[int, lambda number: abs(number) < 1 << 31]
 RunId = Annotated[str, is_run_id]
@@ -23,9 +23,7 @@ class NotStarted(Failed, total=False):
 # good
 Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
 # output `id` is that file's from here on; its first byte is at `offset`
-Stream = TypedDict(
-    "Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, Matching(LOG_NAME)], "offset": int}
-)
+Stream = TypedDict("Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, is_log], "offset": int})
 _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 
@@ -117,7 +115,7 @@ class Stopped(_Stopped, total=False):
 
 
 # what scripts that ended well left in their background, and fleet had to end. commands: the first of them
-Behind = TypedDict("Behind", {"rank": Whole, "count": Whole, "commands": list[str]})
+Leftovers = TypedDict("Leftovers", {"rank": Whole, "count": Whole, "commands": list[str]})
 
 # status.json. killed: ranks that had to be, or what they left. kernel: lines since the run's beginning that may show
 # why it ended. builds: locks that a rank waits for in vain. began: when this node began to end its part. end: where a
@@ -138,7 +136,7 @@ RunState = TypedDict(
         "began": Time | None,
         "end": Verdict | None,
         "killed": list[Whole],
-        "behind": list[Behind],
+        "behind": list[Leftovers],
         "time": Time,
         "sent": Time,
     },
@@ -230,105 +228,3 @@ Neighbours = TypedDict("Neighbours", {"event": Literal["neighbours"], "runs": li
 
 # where in its logs begins what was written since
 Since = TypedDict("Since", {"event": Literal["since"], "offsets": dict[str, Count]})
-
-# -- what the head asks for ---------------------------------------------------------------------------------------
-_Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
-
-
-class FollowSpec(_Follow, total=False):
-    """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
-    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run. waits: for its verdict.
-    logs: their bytes are sent, too."""
-
-    term: int
-    waits: bool
-    attempt: int | None
-    once: bool
-    passive: bool
-    heartbeat: float
-    logs: bool
-
-
-# prefix: of the ids of the runs in the request. live: only those that have not ended
-RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
-# devices: that it is to have, None: all
-NeighboursSpec = TypedDict("NeighboursSpec", {"run": str, "devices": list[int] | None})
-SinceSpec = TypedDict("SinceSpec", {"run": str, "ago": float})
-_Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
-
-
-class StopSpec(_Stop, total=False):
-    """end: why, None: this is none. attempt: the last one that is meant; without it the run is over for good.
-    verdict: on the run, where that is over."""
-
-    end: Verdict | None
-    attempt: int
-    verdict: Verdict | None
-
-
-# attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet
-_Ready = TypedDict("_Ready", {"run": str, "attempt": int, "ports": list[int]})
-
-
-# of SPEC what describes a run that has not begun on a node
-Part = TypedDict(
-    "Part",
-    {
-        "host": str,
-        "node_rank": int,
-        "ranks": list[int],
-        "devices": list[int] | None,
-        "cwd": str,
-        "lease": float | None,
-        "grace": float,
-        "node_timeout": float,
-        "about": About,
-    },
-)
-
-
-class ReadySpec(_Ready, total=False):
-    """pause: seconds to wait first. part: by which a node that is new to the run knows of it meanwhile."""
-
-    pause: float
-    part: Part
-
-
-# of the code that the run begins from: it is not replaced before `settle` seconds after its start
-CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
-
-
-# files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: arguments, or what only the
-# node knows. env: literal; env_expand: expanded there; unset: a pattern of the names that it does not pass on. alone:
-# it shares its GPUs with no other run.
-StartSpec = TypedDict(
-    "StartSpec",
-    {
-        "run": str,
-        "host": str,
-        "node_rank": int,
-        "argv": list[Any],
-        "env": dict[str, str],
-        "env_expand": dict[str, str],
-        "unset": str | None,
-        "cwd": str,
-        "python": str | None,
-        "activate": str | None,
-        "ranks": list[int],
-        "devices": list[int] | None,
-        "lease": float | None,
-        "grace": float,
-        "node_timeout": float,
-        "time": float,
-        "code": CodeInUse | None,
-        "files": dict[str, str],
-        "about": About,
-        "alone": bool,
-    },
-)
-
-
-class Starting(StartSpec, total=False):
-    """umask: the user's, which supervise notes."""
-
-    umask: int

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from fleet.protocol.messages.run import RunId, Whole
+from fleet.protocol.messages.run import RunId, Time, Whole
 
 MAX_NAME = 300  # of a function, a file: C++ has names without end
+MAX_RAS = 16 << 10
 
 Short = Annotated[str, lambda text: len(text) <= MAX_NAME]
 # name: of the function. file: its source, or for native code its library, "kernel" for the kernel's. line: 0: unknown
@@ -25,8 +26,43 @@ RankStack = TypedDict(
         "why": str | None,
     },
 )
-# own_master: an address of this node, where that is where something of the run waits for those of other nodes
-Stacks = TypedDict("Stacks", {"event": Literal["stacks"], "ranks": list[RankStack], "own_master": Short | None})
+# a collective that a rank called. seq: its number in the process group. sizes: shapes and types of its tensors. state:
+# "scheduled", "started", "completed". age: seconds from the call to the dump; of one that waits, from the rank's last
+# call that is through, if that is later. frames: the innermost first
+Call = TypedDict(
+    "Call", {"seq": Whole, "op": Short, "sizes": Short, "state": Short, "age": Time, "frames": list[Frame]}
+)
+# ranks: its members, null: not known. last: the number of the rank's last call. completed: its last one that is
+# through; pending: its first one that is not
+Group = TypedDict(
+    "Group",
+    {
+        "name": Short,
+        "desc": Short,
+        "ranks": list[Whole] | None,
+        "last": Whole,
+        "completed": Call | None,
+        "pending": Call | None,
+    },
+)
+# whole: its recorder has forgotten nothing yet. apart: a call between two ranks, or of gloo's, is not known to be
+# through: it may wait in that. old: seconds since the dump. why: there is no dump that can be read
+Recorded = TypedDict(
+    "Recorded", {"rank": Whole, "whole": bool, "apart": bool, "old": Time, "groups": list[Group], "why": Short | None}
+)
+# own_master: an address of this node, where that is where something of the run waits for those of other nodes. calls:
+# of the ranks whose flight recorder writes dumps. ras: the report of NCCL's RAS, "" without
+Stacks = TypedDict(
+    "Stacks",
+    {
+        "event": Literal["stacks"],
+        "ranks": list[RankStack],
+        "own_master": Short | None,
+        "calls": list[Recorded],
+        "ras": Annotated[str, lambda text: len(text) <= MAX_RAS],
+    },
+)
 
-# ranks: only these, None: all. native: also frames of C and C++, for which each rank is held for a moment
-StacksSpec = TypedDict("StacksSpec", {"run": RunId, "ranks": list[int] | None, "native": bool})
+# ranks: only these, None: all. ended: also dumps of ranks that have ended, as those that timed out have. native: also
+# frames of C and C++, for which each rank is held for a moment
+StacksSpec = TypedDict("StacksSpec", {"run": RunId, "ranks": list[int] | None, "ended": bool, "native": bool})

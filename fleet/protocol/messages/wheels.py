@@ -61,7 +61,7 @@ class InstallFailed(Failed, total=False):
 
 
 # -- what the head asks for ---------------------------------------------------------------------------------------
-class Asked(TypedDict):
+class WheelIdentity(TypedDict):
     """A wheel. identity: of what it installs."""
 
     name: str
@@ -69,7 +69,7 @@ class Asked(TypedDict):
     identity: str
 
 
-class Carried(Asked):
+class Carried(WheelIdentity):
     """One that was sent here. modules: what to import to see it work."""
 
     file: str
@@ -82,7 +82,7 @@ class InterpreterSpec(Training):
 
     deadline: float
     judge: bool
-    wheels: list[Asked]
+    wheels: list[WheelIdentity]
 
 
 class InstallSpec(Training):

@@ -11,7 +11,9 @@ from fleet.inventory.fields import FieldError
 from fleet.inventory.nodeset import expand
 from fleet.model import Host, Inventory
 from fleet.sources.slurm.cluster import GPUS, slurm_host
-from fleet.transport.slurm import fields, job_of, scontrol
+from fleet.transport.slurm import fields, job_of, route_to, scontrol
+
+LOOPBACK = "127."
 
 
 def counts(text: str) -> list[int]:
@@ -72,17 +74,21 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
         raise UsageError(f"job {number}: {error}") from None
     if not names:
         raise UsageError(f"job {number} has no nodes: SLURM_JOB_NODELIST is not set")
-    have, where = gpus(job), dict(addresses(nodes))
     tasks = tasks if len(tasks) == len(names) else [1] * len(names)
-    return tuple(
-        slurm_host(name, numeric(where.get(name, name)), have.get(name) or task)
-        for name, task in zip(names, tasks, strict=True)
-    )
+    here = environ.get("SLURM_GPUS_ON_NODE", "") if not job else ""  # of a node without scontrol
+    have = gpus(job) if not here.isdecimal() else dict.fromkeys(names, int(here))
+    where = dict(addresses(nodes))
+    found = {name: numeric(where.get(name, name)) for name in names}
+    others = [address for address in found.values() if not address.startswith(LOOPBACK)]
+    for name, address in found.items():
+        if address.startswith(LOOPBACK) and others:  # this node, which has its own name there
+            found[name] = route_to(others[0]) or address
+    return tuple(slurm_host(name, found[name], have.get(name) or task) for name, task in zip(names, tasks, strict=True))
 
 
 def inventory_of(environ: Mapping[str, str]) -> Inventory:
     """Returns the inventory of the allocation that this process is in."""
     job, listed = job_of(environ), environ.get("SLURM_JOB_NODELIST", "")
-    shown = scontrol(["show", "job", "-d", environ.get("SLURM_ARRAY_JOB_ID", job)], environ)
-    nodes = scontrol(["show", "node", "-o", listed], environ) if listed else ""
+    shown = scontrol(["show", "job", "-d", environ.get("SLURM_ARRAY_JOB_ID", job)])
+    nodes = scontrol(["show", "node", "-o", listed]) if listed else ""
     return Inventory(hosts(environ, shown, nodes), source=f"slurm:{job}")

@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from pathlib import PurePath
 from typing import NamedTuple
 
-from fleet.errors import DeadlineError, HostFailed, UsageError
-from fleet.transport.slurm import JOBS, run_slurm
+from fleet.errors import ConnectError, DeadlineError, HostFailed, UsageError
+from fleet.protocol.state import is_run_id
+from fleet.transport.slurm import JOBS, PING, ask_slurm, output_of
 
 WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set only where the tasks are one run
 DEFAULT_WAIT = 3600
 SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
-MARK = "fleet:"  # begins the comment of a job that leads a run; the run's id follows
 COMING = {"RUNNING", "PENDING", "CONFIGURING"}
 FORMAT = "%i|%A|%N|%T|%r"
 LEADS = "# the tasks of this array are the nodes of one run: task 0 leads it, and waits so many seconds for the others"
 HOLD = """\
 if [ "$SLURM_ARRAY_TASK_ID" != 0 ]; then # holds its node until a step of task 0 comes, and for as long as it runs
+    trap '' USR1 USR2 # task 0 passes them on to ranks
     pids() { scontrol listpids "$SLURM_JOB_ID" 2>/dev/null; }
-    step() { pids | awk '$3 ~ /^[0-9]+$/ { found = 1 } END { exit !found }'; }
+    step() {
+        grep -aqs "slurmstepd: .$SLURM_JOB_ID[.][0-9]" /proc/[0-9]*/cmdline ||
+            pids | awk '$3 ~ /^[0-9]+$/ { found = 1 } END { exit !found }'
+    }
     until step || [ $SECONDS -gt $FLEET_ARRAY_WAIT ]; do sleep 1; done
     while step || { sleep 15; step; }; do sleep 5; done
     exit 0
@@ -32,7 +36,7 @@ fi"""
 
 class Task(NamedTuple):
     """Describes a task of an array. name: ARRAY_INDEX. job: the id of the task's own job. node: "" before it runs.
-    reason: why it waits; in what of_user() returns, the job's comment."""
+    reason: why it waits; in what of_user() returns, the job's script, which is in its run's folder."""
 
     name: str
     job: str
@@ -45,32 +49,32 @@ class Task(NamedTuple):
         return int(self.name.partition("_")[2])
 
 
+def listed(*options: str) -> list[Task]:
+    """Returns the tasks that squeue lists. Raises UsageError or ConnectError where it fails."""
+    output = output_of(ask_slurm(["squeue", "--noheader", "--array", *options]), "squeue")
+    return [Task(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
+
+
 def tasks_of(array: str) -> list[Task]:
-    """Returns the array's tasks, by index. Raises UsageError or HostFailed where squeue fails."""
-    argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "-o", FORMAT]
-    status, answer, errors = run_slurm(argv)
-    if status:
-        raise HostFailed(f"squeue: {errors.strip() or status}", hint="does slurmctld answer? scontrol ping")
-    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
+    """Returns the array's tasks, by index. Raises UsageError or ConnectError where squeue fails."""
+    found = listed("--states=all", f"--jobs={array}", "-o", FORMAT)
     return sorted((it for it in found if it.name.partition("_")[2].isdecimal()), key=lambda it: it.number)
 
 
 def of_user() -> list[Task]:
-    """Returns this user's running jobs that lead runs, once per node. Raises UsageError where there is none."""
-    from fleet.inventory.nodeset import expand  # takes long to import
-
-    argv = ["squeue", "--noheader", "--me", "--array", "--states=RUNNING", "-o", "%i|%A|%N|%T|%k"]
-    status, answer, errors = run_slurm(argv)
-    found = [Task(*line.split("|", 4)) for line in answer.splitlines() if line.count("|") >= 4]
-    found = [task for task in found if task.reason.startswith(MARK)]
-    if status or not found:
-        why = errors.strip() or "no job of yours leads a run now"
-        raise UsageError(f"squeue: {why}", hint="'fleet runs' shows those that wait, or are over")
-    return [task._replace(node=node) for task in found for node in expand(task.node)]
+    """Returns this user's running jobs that lead runs. Raises UsageError where there is none."""
+    found = listed("--me", "--states=RUNNING", "-o", "%i|%A|%N|%T|%o")
+    found = [task for task in found if is_run_id(PurePath(task.reason.strip()).parent.name)]
+    if not found:
+        raise UsageError("no job of yours leads a run now", hint="'fleet runs' shows those that wait, or are over")
+    return found
 
 
 def entered(tasks: list[Task]) -> dict[str, str]:
     """Returns the environment variables from which a process takes these nodes as its allocation."""
+    from fleet.inventory.nodeset import expand  # takes long to import
+
+    tasks = [task._replace(node=node) for task in tasks for node in expand(task.node)]
     return {
         JOBS: ",".join(f"{it.node}={it.job}" for it in tasks),
         "SLURM_JOB_ID": tasks[0].job if tasks else "",
@@ -90,7 +94,8 @@ def gathered(environ: Mapping[str, str]) -> dict[str, str]:
     """Waits until all tasks run, and returns the variables of entered().
 
     Raises UsageError where this is not task 0. Where the wait fails, cancels the other tasks first: two runs that both
-    wait would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError."""
+    wait would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError. Where Slurm never
+    answered, cancels nothing, and raises ConnectError: each task ends by itself."""
     array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":
         raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")
@@ -98,16 +103,23 @@ def gathered(environ: Mapping[str, str]) -> dict[str, str]:
         tasks = _all_there(array, count, float(environ[WAIT]))
         check_alone(tasks)
         return entered(tasks)
+    except ConnectError:
+        raise
     except BaseException:
-        with suppress(UsageError):
-            run_slurm(["scancel", f"{array}_[1-{count - 1}]"])
+        ask_slurm(["scancel", f"{array}_[1-{count - 1}]"])
         raise
 
 
 def _all_there(array: str, count: int, wait: float) -> list[Task]:
-    begun, pause = time.monotonic(), SOON_SECONDS
+    begun, pause, tasks, why = time.monotonic(), SOON_SECONDS, list[Task](), "squeue shows none of the array's tasks"
+    refused = False
     while True:
-        tasks = tasks_of(array)
+        try:
+            tasks, refused = tasks_of(array), False
+        except (UsageError, ConnectError) as error:  # the next request may be answered
+            if refused and isinstance(error, UsageError):
+                raise
+            why, refused = error.message, isinstance(error, UsageError)
         there = [it for it in tasks if it.state == "RUNNING"]
         if len(there) == count:
             return there
@@ -116,6 +128,8 @@ def _all_there(array: str, count: int, wait: float) -> list[Task]:
         if any(it.state not in COMING for it in tasks):
             raise HostFailed(text, kind="ended")
         if time.monotonic() + pause > begun + wait:
+            if not tasks:
+                raise ConnectError(f"Slurm did not answer within {wait:g} s: {why}", hint=PING, kind="timeout")
             raise DeadlineError(f"within {wait:g} s {text}", hint="--start-within waits longer")
         time.sleep(pause)
         pause = PAUSE_SECONDS

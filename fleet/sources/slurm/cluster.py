@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from fleet.errors import HostFailed, UsageError
 from fleet.inventory.fields import FieldError, address, host_name
 from fleet.model import Host, Inventory
+from fleet.sources.slurm.script import CLUSTERS
 from fleet.sources.source import Condition
-from fleet.transport.slurm import run_slurm
+from fleet.transport.slurm import Done, ask_slurm, output_of, scontrol
 
 FORMAT = "%N|%o|%G|%T|%E"
+CLUSTER = re.compile(r"[\w.-]{1,64}", re.ASCII)
 GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
@@ -36,15 +39,38 @@ def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
 
 
 def of_partition(partition: str | None) -> tuple[Inventory, dict[str, Condition]]:
-    """HostFailed where Slurm does not answer; UsageError where there is no such partition."""
+    """ConnectError where Slurm does not answer; UsageError where there is no such partition."""
     argv = ["sinfo", "--noheader", "--Node", "--format", FORMAT]
-    status, answer, errors = run_slurm([*argv, *([f"--partition={partition}"] if partition else [])])
-    if status:
-        raise HostFailed(f"sinfo: {errors.strip() or status}", hint="does slurmctld answer? scontrol ping")
-    found = nodes(answer)
+    answer = ask_slurm([*argv, *([f"--partition={partition}"] if partition else [])])
+    found = nodes(output_of(answer, "sinfo"))
     if not found:
-        _, names, _ = run_slurm(["sinfo", "--noheader", "--format", "%R"])
-        there = ", ".join(names.split()) or "none"
+        names = ask_slurm(["sinfo", "--noheader", "--format", "%R"])
+        there = ", ".join(names.output.split() if isinstance(names, Done) else ()) or "none"
         raise UsageError(f"Slurm has no node in partition {partition or 'any'}", hint=f"partitions there are: {there}")
     hosts = tuple(host for host, _ in found.values())
     return Inventory(hosts, source="slurm"), {name: condition for name, (_, condition) in found.items()}
+
+
+def own_cluster(environ: Mapping[str, str]) -> str | None:
+    """Returns the name of the cluster whose job this process is in, else of the one that this machine belongs to; None
+    where it is not known."""
+    shown = environ.get("SLURM_CLUSTER_NAME") or ""
+    if not shown and (found := re.search(r"^ClusterName\s*=\s*(\S+)", scontrol(["show", "config"]), re.M)):
+        shown = found[1]
+    return shown if CLUSTER.fullmatch(shown) else None
+
+
+def requested(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Returns the clusters, as sbatch has them, that a request names; None where it names none."""
+    given = [found[1] for each in options if (found := re.fullmatch(r"(?:--clu\w*[= ]|-M[= ]?)(.+)", each))]
+    return next(filter(None, [*reversed(given), *map(environ.get, CLUSTERS)]), None)
+
+
+def names_in(cluster: str | None) -> set[str]:
+    """Returns the names of all nodes of a cluster, None for this one; none of several, or where they are not known."""
+    if cluster is not None and (cluster == "all" or not CLUSTER.fullmatch(cluster)):
+        return set()
+    where = [f"--clusters={cluster}"] if cluster else []
+    answer = ask_slurm(["sinfo", "--all", "--noheader", "--Node", "--format", "%N", *where])
+    lines = answer.output.splitlines() if isinstance(answer, Done) else []
+    return {line.strip() for line in lines if not line.startswith("CLUSTER:")}

@@ -4,19 +4,42 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
-from fleet.errors import EXIT_HOST_FAILED, UsageError
-from fleet.requests.submit import Submit
-from fleet.sources.queue import Queue, Standing, State
-from fleet.sources.slurm.array import MARK
-from fleet.sources.slurm.script import batch_script
-from fleet.transport.slurm import OVER, epoch, run_slurm, scontrol
+from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, ConnectError, UsageError
+from fleet.requests.submit import Submit, of_line
+from fleet.sources.queue import Job, Queue, Standing, State
+from fleet.sources.slurm.script import batch_script, environment, stated
+from fleet.transport.base import Cancel
+from fleet.transport.slurm import (
+    ASK_SECONDS,
+    OVER,
+    PING,
+    WHY_SECONDS,
+    Answer,
+    Done,
+    Refused,
+    Unknown,
+    ask_slurm,
+    epoch,
+    output_of,
+    shown_fields,
+    shown_job,
+)
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
-FORMAT = "%i|%T|%S|%r"
+FORMAT = "%i|%T|%S|%o|%r"
+PARSABLE = re.compile("[0-9]+(;[A-Za-z0-9_.-]+)?")
+RANGE = re.compile("([0-9]+)(?:-([0-9]+))?")
+MOST_TASKS = 4_000_001  # of an array of Slurm's
+SOUGHT_SECONDS, PAUSE_SECONDS = 60.0, 3.0  # for which a job that sbatch did not confirm is looked for, and how often
 # part of sbatch's message -> what helps
 HINTS = {
     "invalid partition": "sinfo -s shows the partitions",
@@ -24,33 +47,33 @@ HINTS = {
     "invalid qos": "sacctmgr show qos shows those there are",
     "node count specification": "sinfo -o '%P %D %l' shows how many nodes a partition has",
     "node configuration is not available": "sinfo -o '%P %D %c %m %G' shows what the nodes have",
-    "generic resource": "sinfo -o '%P %G' shows the devices",
-    "gres": "sinfo -o '%P %G' shows the devices",
+    **dict.fromkeys(("generic resource", "gres"), "sinfo -o '%P %G' shows the devices"),
     "time limit": "sinfo -o '%P %l' shows the limits",
     "constraint": "sinfo -o '%P %f' shows the features",
     "unable to contact slurm controller": "scontrol ping shows whether slurmctld is there",
 }
 
 
-def standing(line: str) -> Standing:
-    """Returns the state in a line of `squeue -o FORMAT`. Raises ValueError."""
-    _, name, start, reason = line.split("|", 3)
+def standing(name: str, start: str = "", reason: str = "") -> Standing:
+    """Returns the state that Slurm calls so; UNKNOWN for one of a later Slurm."""
     name = name.strip().partition(" ")[0]  # "CANCELLED by 1000", of sacct
     if name in WAITING:
         return Standing(State.WAITING, name, reason.strip(), epoch(start))
-    if name in RUNNING:
-        return Standing(State.RUNNING, name)
-    return Standing(State.OVER, name, reason.strip(), code=OVER.get(name, EXIT_HOST_FAILED))
+    if name not in OVER:
+        return Standing(State.RUNNING if name in RUNNING else State.UNKNOWN, name)
+    return Standing(State.OVER, name, reason.strip(), code=EXIT_OK if name == "COMPLETED" else OVER[name])
 
 
-def _of_all(job: str, lines: Mapping[str, str]) -> Standing | None:
-    """Returns the state of a job. An array that is one run has that of the task that leads it, and waits while one of
-    its tasks does."""
-    if job not in lines:
+def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
+    """Returns the state of a job in lines of `squeue -o FORMAT`, by number(); None where none is of it. An array that
+    is one run has the state of the task that leads it, and waits while one of its tasks does."""
+    runs = f"/{_submitted(job[1]).parent.name}/{job[1].name}|"  # wherever the script's file system is mounted there
+    own = [line.split("|", 4) for line in lines.get(number(job[0]), ()) if runs in line]
+    found = {name: standing(state, start, reason) for name, state, start, _, reason in own}
+    if (leads := found.get(_id(job[0]))) is None:
         return None
-    leads, array = standing(lines[job]), job.partition("_")[0]
-    waiting = [standing(line) for name, line in lines.items() if name.startswith(f"{array}_")]
-    waiting = [it for it in waiting if it.state is State.WAITING]
+    tasks = [it for name, it in found.items() if name.startswith(f"{number(job[0])}_")]
+    waiting = [it for it in tasks if it.state is State.WAITING]
     return waiting[0] if waiting and leads.state is State.RUNNING else leads
 
 
@@ -68,63 +91,209 @@ class SlurmQueue(Queue):
     def script(self, ask: Submit) -> str:
         return batch_script(ask)
 
-    def submit(self, script: Path, run: str, output: Path) -> str:
+    def submit(self, script: Path, output: Path, cancel: Cancel) -> str:
         text = script.read_text()
-        named = re.search(r"^#SBATCH (-o\b|--output\b)", text, re.MULTILINE)
-        argv = ["sbatch", "--parsable", f"--comment={MARK}{run}"]
-        argv += [] if named else [f"--output={str(output).replace('%', '%%')}"]
-        status, answer, errors = run_slurm([*argv, str(script)])
-        job = answer.strip().partition(";")[0]
-        if status or not job.isdecimal():
-            lines = [line for line in errors.splitlines() if line.strip()]
-            first = next((line for line in lines if "error:" in line), lines[-1] if lines else f"exit status {status}")
-            message = re.sub("^sbatch: (error: )?(Batch job submission failed: )?", "", first)
-            raise UsageError(f"Slurm refuses the job: {message}", hint=hint("\n".join(lines)))
-        return f"{job}_0" if re.search("^#SBATCH --array=", text, re.MULTILINE) else job
+        given = environment(text, os.environ)
+        named = "output" in stated(text) or "SBATCH_OUTPUT" in given
+        run, file = script.parent.name, str(output).replace("%", "%%")
+        file = file.replace(run, of_line(run, "%a")) if _line(script, text) else file
+        argv = ["sbatch", "--parsable", *([] if named else [f"--output={file}"]), str(script)]
+        answer = ask_slurm(argv, given=given, cancel=cancel)
+        if isinstance(answer, Refused):
+            raise UsageError(f"Slurm refuses the job: {answer.why}", hint=hint(answer.stderr))
+        why = f"sbatch printed no number: {answer.output.strip()[:200]!r}" if isinstance(answer, Done) else answer.why
+        printed = map(str.strip, answer.output.splitlines()) if isinstance(answer, Done) else ()
+        jobs = [line for line in printed if PARSABLE.fullmatch(line)]  # a site's plugins print lines of their own, too
+        number, _, cluster = jobs[0].partition(";") if len(jobs) == 1 else ("", "", "")
+        return _named(number, cluster, script, text) if number else self._sought(script, why, cancel)
 
-    def look(self, jobs: Sequence[str]) -> dict[str, Standing]:
-        unknown = dict.fromkeys(jobs, Standing(State.UNKNOWN))
-        try:
-            ids = ",".join(job.partition("_")[0] for job in jobs)
-            argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "-o", FORMAT]
-            status, answer, errors = run_slurm(argv) if jobs else (0, "", "")
-        except UsageError:
-            return unknown
-        if status and "Invalid job id" not in errors:
-            return unknown
-        lines = {line.partition("|")[0]: line for line in answer.splitlines()}
-        return {job: _of_all(job, lines) or self._past(job) for job in jobs}
+    def of_line(self, job: str, line: int) -> str:
+        return re.sub("_[0-9]+", f"_{line}", job, count=1)
 
-    def _past(self, job: str) -> Standing:
-        """Returns the state of a job that slurmctld has forgotten (MinJobAge), from accounting, or the log of jobs."""
+    def _sought(self, script: Path, why: str, cancel: Cancel) -> str:
+        """Returns the number of a job that sbatch has not confirmed: slurmctld may take it later. ConnectError where it
+        does not show in time."""
+        until = time.monotonic() + SOUGHT_SECONDS
+        while True:
+            last = cancel.is_set() or time.monotonic() > until
+            with suppress(ConnectError):
+                waits = (Cancel(), WHY_SECONDS) if last else (cancel, ASK_SECONDS)
+                if (job := self.find(script, *waits)) is not None:
+                    return job
+            if last:
+                text = f"Slurm has not confirmed the job, which may run all the same: {why}"
+                raise ConnectError(text, kind="unknown")
+            cancel.wait(PAUSE_SECONDS)
+
+    def find(self, script: Path, cancel: Cancel | None = None, seconds: float = ASK_SECONDS) -> str | None:
+        text, found, cluster = script.read_text(), list[tuple[int, str]](), ""
+        where = _where(stated(text).get("clusters"))
+        argv = ["squeue", "--noheader", "--me", "--states=all", *where, "-o", "%F|%o"]
+        answer = ask_slurm(argv, seconds=seconds, cancel=cancel)
+        if not isinstance(answer, Done):
+            raise ConnectError(f"squeue: {answer.why}", hint=PING, kind="timeout")
+        for line in answer.output.splitlines():
+            job, _, command = line.partition("|")
+            if line.startswith("CLUSTER: "):  # a line above those of each
+                cluster = line.removeprefix("CLUSTER: ").strip()
+            elif command.strip() in _paths(script) and job.isdecimal():
+                found.append((int(job), cluster))
+        return _named(str(min(found)[0]), min(found)[1], script, text) if found else None
+
+    def look(self, jobs: Collection[Job]) -> dict[Job, Standing]:
+        found = dict[Job, Standing]()
+        for cluster in {_cluster(job) for job, _ in jobs}:
+            those = [job for job in jobs if _cluster(job[0]) == cluster]
+            ids = _ids(those)
+            argv = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", *_where(cluster), "-o", FORMAT]
+            answer = ask_slurm(argv)
+            if isinstance(answer, Done) or (isinstance(answer, Refused) and "Invalid job id" in answer.stderr):
+                lines = _by_number(answer, 4)
+                there = {job: it for job in those if (it := _of_all(job, lines)) is not None}
+                found |= there | self._past([job for job in those if job not in there], cluster)
+        return {job: _with_code(job[0], found.get(job, Standing(State.UNKNOWN))) for job in jobs}
+
+    def _past(self, jobs: Sequence[Job], cluster: str) -> dict[Job, Standing]:
+        """Returns the ends of jobs that slurmctld has forgotten (MinJobAge), from accounting, or the log of jobs. Those
+        of which it is not known now are missing."""
+        found, left = dict[Job, Standing](), jobs
+        whole = {"SLURM_BITSTR_LEN": "0"}  # the tasks of a row, which may be many
         for which in ([], ["--completion"]):
-            try:
-                argv = ["sacct", "--noheader", "--parsable2", f"--jobs={job}", *which, "--format=JobID,State"]
-                status, answer, _ = run_slurm(argv)
-            except UsageError:
+            if not left:
                 break
-            found = [line.split("|") for line in answer.splitlines()]
-            names = [row[1] for row in found if len(row) == 2 and row[0] == job]
-            if not status and names:
-                return standing(f"{job}|{names[-1]}||")
-        return Standing(State.OVER)
+            argv = ["sacct", "--noheader", "--parsable2", f"--jobs={_ids(left)}", *which, *_where(cluster)]
+            answer = ask_slurm([*argv, "--format=JobID,State,ExitCode,JobName"], given=whole)
+            if isinstance(answer, Unknown):
+                return found
+            lines = _by_number(answer, 3)
+            for job in left:
+                rows = [line.split("|", 3) for line in lines.get(_id(job[0]), ())]
+                ends = [_coded(standing(row[1]), row[2]) for row in rows if row[3] == _job_name(job[1])]
+                if ends and ends[-1].state is State.OVER:  # where it takes it for running, it has missed the end
+                    found[job] = ends[-1]
+            left = [job for job in left if job not in found]
+        return found | dict.fromkeys(left, Standing(State.OVER, code=EXIT_CONNECT))
+
+    def output(self, job: str, script: Path) -> Path | None:
+        shown = shown_job(number(job), WHY_SECONDS) if "@" not in job else {}
+        return Path(shown["StdOut"]) if f"{shown.get('Command')}" in _paths(script) and "StdOut" in shown else None
 
     def cancel(self, job: str, script: Path) -> None:
-        self.check(job, script)
-        run_slurm(["scancel", job.partition("_")[0]])
+        self._scancel(job, script, [number(job)])
 
     def interrupt(self, job: str, script: Path) -> None:
+        self._scancel(job, script, ["--batch", "--signal=INT", _id(job)])
+
+    def _scancel(self, job: str, script: Path, stderr: Sequence[str]) -> None:
         self.check(job, script)
-        run_slurm(["scancel", "--batch", "--signal=INT", job])
+        answer = ask_slurm(["scancel", *_where(_cluster(job)), *stderr])
+        output_of(answer, f"job {number(job)} is not cancelled, as far as is known")
+
+    def requeue(self, job: str) -> None:
+        answer = ask_slurm(["scontrol", "requeue", job])
+        output_of(answer, f"job {job} is not put back into the queue, as far as is known")
 
     def check(self, job: str, script: Path) -> None:
-        number = job.partition("_")[0]
-        paths = {str(script.absolute()), os.path.realpath(script)}
-        for line in scontrol(["show", "job", "-o", number]).splitlines():
+        answer = ask_slurm(["scontrol", "show", "job", "-o", number(job), *_where(_cluster(job))])
+        if isinstance(answer, Unknown) or (isinstance(answer, Refused) and "Invalid job id" not in answer.stderr):
+            raise ConnectError(f"job {number(job)} is left as it is: {answer.why}", hint=PING, kind="timeout")
+        for line in answer.output.splitlines() if isinstance(answer, Done) else ():
             owner = re.search(r" UserId=[^ ]*\(([0-9]+)\) ", line)
-            if owner and int(owner[1]) == os.getuid() and any(f" Command={path} " in f"{line} " for path in paths):
+            if owner and int(owner[1]) == os.getuid() and any(f" Command={it} " in f"{line} " for it in _paths(script)):
                 return
         raise UsageError(
-            f"Slurm does not show that job {number} is yours and runs {script}: it is left as it is",
-            hint=f"scontrol show job {number} shows whose it is; scancel {number} ends it",
+            f"Slurm does not show that job {number(job)} is yours and runs {script}: it is left as it is",
+            hint=f"scontrol show job {number(job)} shows whose it is; scancel {number(job)} ends it",
         )
+
+
+def number(job: str) -> str:
+    """Returns the number by which all of a job is known: 17 of 17_0@cluster. The task 17_1, of a line, is one alone."""
+    return _id(job).removesuffix("_0")
+
+
+def _ids(jobs: Collection[Job]) -> str:
+    """Returns what a request names jobs by: all of an array by its number, however many its tasks are."""
+    return ",".join(dict.fromkeys(_id(job).partition("_")[0] for job, _ in jobs))
+
+
+def _by_number(answer: Answer, bars: int) -> dict[str, list[str]]:
+    """Returns the lines of an answer that have so many bars: by the id that each begins with, by its array's number,
+    and by each of the tasks that one means, `17_[1-3,5%2]`."""
+    found = defaultdict[str, list[str]](list)
+    for line in answer.output.splitlines() if isinstance(answer, Done) else ():
+        name = line.partition("|")[0]
+        array, _, tasks = name.partition("_")
+        if line.count("|") < bars:
+            continue
+        names = {name, array}
+        for low, high in RANGE.findall(tasks.partition("%")[0]) if tasks.startswith("[") else ():
+            names |= {f"{array}_{task}" for task in range(int(low), min(int(high or low), MOST_TASKS) + 1)}
+        for each in names:
+            found[each].append(line)
+    return found
+
+
+def _id(job: str) -> str:
+    """Returns what Slurm calls a job, 17_0, without its cluster."""
+    return job.partition("@")[0]
+
+
+def _cluster(job: str) -> str:
+    return job.partition("@")[2]
+
+
+def _job_name(script: Path) -> str:
+    """Returns the name that a job of the script has in accounting, which knows no scripts."""
+    with suppress(OSError):
+        return stated(script.read_text(errors="replace")).get("job-name", script.name).strip('"')
+    return script.name
+
+
+def _named(job: str, cluster: str, script: Path, text: str) -> str:
+    """Returns how a job is called here: an array's by the task that leads it, or of the line; another cluster's with
+    that one."""
+    task = f"_{_line(script, text) or 0}" if "array" in stated(text) else ""
+    return f"{job}{task}{'@' * bool(cluster)}{cluster}"
+
+
+def _line(script: Path, text: str) -> str:
+    """Returns the number of the line that a run is for, "" of a run alone: lines are counted from 1."""
+    name = script.parent.name.rsplit("-", 3)[0]
+    return name.rpartition("-")[2] if stated(text).get("array", "").startswith("1-") else ""
+
+
+def _where(cluster: str | None) -> list[str]:
+    return [f"--clusters={cluster}"] if cluster else []
+
+
+def _paths(script: Path) -> set[str]:
+    file = _submitted(script.absolute())
+    return {str(file), os.path.realpath(file)}
+
+
+@cache
+def _submitted(script: Path) -> Path:
+    """Returns the script that the queue was given: that of the first of several runs, which all have a copy."""
+    with suppress(OSError):
+        if _line(script, script.read_text(errors="replace")):
+            return script.parent.with_name(of_line(script.parent.name, 1)) / script.name
+    return script
+
+
+def _with_code(job: str, found: Standing) -> Standing:
+    """The same, with the exit code of a batch step that failed: it is its run's. UNKNOWN while that is not known."""
+    if found.name != "FAILED" or found.code != EXIT_HOST_FAILED or "@" in job:
+        return found
+    answer = ask_slurm(["scontrol", "show", "job", "-o", job], seconds=WHY_SECONDS)
+    if isinstance(answer, Refused):
+        return found
+    shown = shown_fields(job, answer.output) if isinstance(answer, Done) else {}
+    return _coded(found, shown["ExitCode"]) if "ExitCode" in shown else Standing(State.UNKNOWN)
+
+
+def _coded(found: Standing, code: str = "") -> Standing:
+    """code: as Slurm has it, "1:0"; what a signal ended has 0 there."""
+    status = code.partition(":")[0]
+    own = found.name == "FAILED" and status.isdecimal() and 0 < int(status) < 256
+    return replace(found, code=int(status)) if own else found

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
+from typing import Any
 
 from fleet.engines.base import Option
+from fleet.engines.launchers import REFUSED_IN_JOBS
+from fleet.engines.translate import UnknownOption, each_option, options_of, tokens_of
 from fleet.errors import UsageError
-from fleet.requests.submit import Submit
+from fleet.inventory.secret import masked_argv, secret_in
+from fleet.requests.submit import Submit, both, of_line
 from fleet.sources.slurm.array import DEFAULT_WAIT, HOLD, LEADS, WAIT
 from fleet.transport.slurm import WITHIN_SECONDS
 
+NO_SECRET = "a secret stands in no script"
+NO_SECRET_HINT = "--env-file FILE gives it to the ranks, --export=ALL,NAME takes it from your environment"
 EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to report it
 # those of sbatch that are passed on as they are, but for the CPUs; any other one by --sbatch-arg
 OPTIONS = (
@@ -35,19 +41,51 @@ OPTIONS = (
     Option("start-within", "Of these: seconds that the first waits for the others [3600].", "S"),
     Option("job-name", "The job's name [the run's].", "NAME"),
     Option("output", "File for what the job prints [job.out in the run's folder].", "FILE"),
+    Option("setup", "A line of the job before fleet begins: 'module load cuda'.", "LINE", many=True),
+    Option("requeue", "Go on as the next attempt, up to N times, where the time limit ends it.", "N"),
+    Option(
+        "each",
+        "A run for each line of FILE (empty ones and comments do not count), which has arguments of SCRIPT.",
+        "FILE",
+    ),
+    Option("submit", "From inside an allocation, too: as a job of its own."),
     Option("sbatch-arg", "Another one of sbatch's, after a '='.", "ARG", many=True),
 )
+NAMES = {*(option.name for option in OPTIONS), "exclude"}
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]*()^-]+")
-OURS = {
-    "--comment": "the run's id stands there",
-    "--wrap": "the script is fleet's",
-    "--array": "a run is one job, or as many as --single-node-jobs makes of it",
+DIRECTIVE = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
+# variables that sbatch takes options from, where the option's name is another one
+VARIABLES = {
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_BURST_BUFFER": "bb",
+    "SBATCH_CPU_FREQ_REQ": "cpu-freq",
+    "SBATCH_TIMELIMIT": "time",
+    "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_REQ_SWITCH": "switches",
+    "SBATCH_WAIT4SWITCH": "switches",
+    "SLURM_CLUSTERS": "clusters",
+    "SLURM_HINT": "hint",
 }
+# options of which one means the others, too
+KINDS = (
+    ("requeue", "no-requeue"),
+    ("exclusive", "oversubscribe"),
+    ("mem", "mem-per-cpu", "mem-per-gpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+    ("core-spec", "thread-spec"),
+    ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
+)
+KIND = {name: names[0] for names in KINDS for name in names}
+CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # the first goes before the second
 HEAD = "#!/bin/bash"
+RUN = "FLEET_CLAIMS"  # in a job's environment: the run that it was requested for
+TASK = "SLURM_ARRAY_TASK_ID"
+REQUEUES = "FLEET_REQUEUES"  # the same: how often it is begun again at the time limit
+SAVE_SECONDS = 60  # before it, for ranks to save their work, where no --grace says more
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
 
-def number(options: dict[str, str], name: str, default: int) -> int:
+def number(options: dict[str, Any], name: str, default: int) -> int:
     """Taken out of the options."""
     if name not in options:
         return default
@@ -57,7 +95,7 @@ def number(options: dict[str, str], name: str, default: int) -> int:
     return int(value)
 
 
-def cpus(options: dict[str, str]) -> Iterator[str]:
+def cpus(options: dict[str, Any]) -> Iterator[str]:
     """Takes out the tasks of a node and their CPUs, and yields what they are to one task with all of them."""
     tasks = number(options, "ntasks-per-node", 1)
     each = number(options, "cpus-per-task", 0)
@@ -72,43 +110,173 @@ def cpus(options: dict[str, str]) -> Iterator[str]:
 
 def directive(name: str, value: object = True) -> str:
     """A line of the script."""
-    return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={quoted(str(value))}"
+    return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={stated_as(name, str(value))}"
+
+
+def stated_as(name: str, value: str) -> str:
+    """Returns a value as it is in the script. UsageError for a secret, and for what is no text."""
+    tokens = value.split(",")
+    if (shown := masked_argv(tokens)) != tokens:
+        raise UsageError(
+            f"--{name}={','.join(shown)}: {NO_SECRET}",
+            hint=NO_SECRET_HINT,
+        )
+    return quoted(value)
+
+
+def shown_of(value: str) -> str:
+    """Returns a value for display: of a list with NAME=SECRET the names only."""
+    return ",".join(masked_argv(value.split(",")))
+
+
+def text(value: str) -> str:
+    if not value.isprintable():
+        raise UsageError(f"{value!r} cannot stand in a batch script", hint="leave out what is no text")
+    return value
 
 
 def quoted(value: str) -> str:
     """Quotes a value for sbatch, which ends a value at a blank, and a line at a hash."""
-    if not value.isprintable():
-        raise UsageError(f"{value!r} cannot stand in a batch script", hint="leave out what is no text")
-    if PLAIN.fullmatch(value):
+    if PLAIN.fullmatch(text(value)):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def stated(script: str) -> dict[str, str]:
+    """Returns the options that a batch script states: name -> value."""
+    return {name: value or "" for name, value in DIRECTIVE.findall(script)}
+
+
+def environment(script: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that sbatch is to take options from: those of the user whose option the script does not
+    state, which they would replace. UsageError for one that a run has no use for."""
+    given, refused = dict[str, str](), dict[str, str]()
+    taken = {kind for option, value in stated(script).items() for kind in _kinds(option, value)}
+    for name in sorted(it for it in environ if it.startswith("SBATCH_") or it in VARIABLES):
+        option = VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-"))
+        if option in REFUSED_IN_JOBS:
+            refused[name] = REFUSED_IN_JOBS[option][0]
+        elif not taken & _kinds(option, environ[name]):
+            given[name] = environ[name]
+    if refused:
+        why = "; ".join(dict.fromkeys(refused.values()))
+        without = " ".join(f"-u {name}" for name in refused)
+        raise UsageError(f"{' is set, '.join(refused)} is set: {why}", hint=f"write env {without} before the line")
+    return given
+
+
+def _kinds(option: str, value: str) -> set[str]:
+    """Returns what an option states: itself, and what others state, too."""
+    devices = option == "gres" and re.search(r"\bgpu\b", value)
+    return {option, "gpus" if devices else KIND.get(option, option)}
+
+
+def read_arguments(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns what --sbatch-arg gave: (options that fleet has of its own, the script's lines of all others). UsageError
+    for one that a run has no use for, however it is spelled."""
+    own, lines = dict[str, Any](), dict[str, str]()
+    for token in tokens:
+        if not token.startswith("-") or token == "-":
+            raise UsageError(f"--sbatch-arg={token}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
+        rest = tokens_of(token)
+        try:
+            for _, known, value in each_option(options_of("sbatch"), rest):
+                assert known is not None
+                if refused := REFUSED_IN_JOBS.get(known.name):
+                    raise UsageError(refused[0], hint=refused[1])
+                if known.name in NAMES - {"requeue"} and (value is None or known.takes == "="):
+                    own[known.name] = True if value is None else value
+                else:
+                    lines[known.name] = directive(known.name, True if value is None else value)
+            if rest:
+                raise UsageError(f"{rest[0]} is no option", hint="give --sbatch-arg once for each")
+        except UnknownOption:  # of a later Slurm
+            lines[_parts(token)[0]] = _later(token)
+        except UsageError as error:
+            name, equals, value = _parts(token)
+            typed = f"--sbatch-arg={name}{equals}{shown_of(value)}"
+            raise UsageError(f"{typed}: {error.message}", hint=error.hint) from None
+    return own, [*lines.values()]
+
+
+def _parts(token: str) -> tuple[str, str, str]:
+    """(an option, a blank or "=", its value)."""
+    option, *rest = tokens_of(token)
+    return (option, " ", rest[0]) if rest else option.partition("=")
+
+
+def _later(token: str) -> str:
+    """Returns the line of an option that no table has."""
+    name, equals, value = _parts(token)
+    return f"#SBATCH {text(name)}{equals}{stated_as(name.lstrip('-'), value) if value else ''}"
+
+
+def named(only: str | None) -> str:
+    """Returns how many nodes a node set names; "1" of none."""
+    from fleet.inventory.fields import FieldError
+    from fleet.inventory.nodeset import expand  # takes long to import
+
+    try:
+        return str(len(expand(only))) if only else "1"
+    except (ValueError, FieldError) as error:
+        raise UsageError(f"-w {only}: {error}", hint="--nodes N says how many") from None
 
 
 def batch_script(ask: Submit) -> str:
     """UsageError for an option that a run has no use for."""
     options = {name.replace("_", "-"): value for name, value in ask.options.items()}
-    more, wait = options.pop("sbatch-arg", ()), number(options, "start-within", DEFAULT_WAIT)
-    jobs = number({"nodes": ask.nodes}, "nodes", 1) if options.pop("single-node-jobs", False) else 0
-    for arg in more:
-        if not arg.startswith("-") or arg == "-":
-            raise UsageError(f"--sbatch-arg={arg}: no option", hint="write --sbatch-arg=--OPTION=VALUE")
-        if (why := OURS.get(arg.partition("=")[0])) is not None:
-            raise UsageError(f"--sbatch-arg={arg}: {why}", hint="leave it away")
-    lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else ask.nodes)]
+    own, more = read_arguments(options.pop("sbatch-arg", ()))
+    only = both(ask.only, own.pop("nodelist", None))
+    nodes = own.pop("nodes", ask.nodes) or named(only)
+    without = both(ask.without, own.pop("exclude", None))
+    if devices := next((it for it in (only, without) if it and ":" in it), None):
+        hint = "--gres=gpu:2 asks for as many of each node"
+        raise UsageError(f"{devices}: Slurm chooses a node's devices, and -w and -x name nodes only", hint=hint)
+    options = {**own, **options}
+    wait = number(options, "start-within", DEFAULT_WAIT)
+    jobs = number({"nodes": nodes}, "nodes", 1) if options.pop("single-node-jobs", False) else 0
+    setup, again = options.pop("setup", ()), number(options, "requeue", 0)
+    if jobs and ask.each:
+        raise UsageError(
+            "--each makes a job of each line, and --single-node-jobs several", hint="leave one of them out"
+        )
+    if jobs and (again or directive("requeue") in more):
+        raise UsageError("--requeue is for one job, and --single-node-jobs are several", hint="leave one of them out")
+    lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else nodes)]
     lines += [directive("open-mode", "append")]  # of a job that is requeued, too, nothing is lost
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
+    lines += [directive("requeue")] if again else []
+    lines += [directive("array", f"1-{len(ask.each)}")] if ask.each else []
     lines += cpus(options)
     lines += [directive(name, value) for name, value in options.items() if value != ""]
-    lines += [directive("nodelist", ask.only)] if ask.only else []
-    lines += [directive("exclude", ask.without)] if ask.without else []
-    if (ask.grace or 0) > WITHIN_SECONDS and not any(arg.startswith("--signal") for arg in more):
-        lines.append(directive("signal", f"TERM@{ceil(ask.grace or 0) + EARLY_SECONDS}"))
-    lines += [
-        f"#SBATCH {name}{equals}{quoted(value) if value else ''}"
-        for name, equals, value in (it.partition("=") for it in more)
-    ]
-    made = [f"# {' '.join(line.split())}" for line in ask.made]
-    if jobs and ask.only:
+    lines += [directive("nodelist", only)] if only else []
+    lines += [directive("exclude", without)] if without else []
+    grace = ask.grace or (SAVE_SECONDS if again else 0)
+    if grace > WITHIN_SECONDS and not any(line.startswith("#SBATCH --signal") for line in more):
+        lines.append(directive("signal", f"TERM@{ceil(grace) + EARLY_SECONDS}"))
+    lines = [line for line in lines if not stated(line).keys() & stated("\n".join(more)).keys()] + more
+    # who looks for the job later may have other variables: the script states the cluster
+    cluster = next(filter(None, map(ask.environ.get, CLUSTERS)), None)
+    if cluster and "clusters" not in stated("\n".join(lines)):
+        lines.append(directive("clusters", cluster))
+    given = environment("\n".join(lines), ask.environ)
+    made = [*ask.made, *(f"of the environment, sbatch is given {it}={shown_of(given[it])}" for it in given)]
+    lines += [f"# {' '.join(line.split())}" for line in made]
+    if jobs and only:
         raise UsageError("-w names the nodes of one job, and each of several has one", hint="-x, or --constraint")
+    for line in setup:
+        if shown := secret_in(line):
+            raise UsageError(f"--setup: {shown}: {NO_SECRET}", hint=NO_SECRET_HINT)
     hold = [LEADS, f"export {WAIT}={wait}", HOLD] if jobs else []
-    return "\n".join([HEAD, *lines, *made, *hold, EXEC, f"exec {shlex.join(ask.command)}", ""])
+    run = [f"export {RUN}={of_line(ask.run, f'${TASK}') if ask.each else ask.run}"] if ask.run else []
+    run += [f"export {REQUEUES}={again}"] if again else []
+    those = [f"{line}) set -- {shlex.join(map(text, tokens))};;" for line, tokens in enumerate(ask.each, 1)]
+    case = [f"case ${TASK} in", *those, "esac"] if those else []
+    command = " ".join([*(_quoted(it, ask.run) for it in ask.command), '"$@"']) if those else shlex.join(ask.command)
+    return "\n".join([HEAD, *lines, *hold, *run, *setup, *case, EXEC, f"exec {command}", ""])
+
+
+def _quoted(token: str, run: str) -> str:
+    """Returns a token of the command for the shell, with the run of its line in the place of the first one's."""
+    before, found, after = token.partition(run)
+    return f'{shlex.quote(before)}"${RUN}"{shlex.quote(after)}' if found and run else shlex.quote(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from fleet.errors import UsageError
 from fleet.model import Inventory
@@ -11,9 +11,10 @@ from fleet.protocol.state import is_run_id
 from fleet.sources.queue import Queue
 from fleet.sources.slurm import array
 from fleet.sources.slurm.queue import SlurmQueue
-from fleet.sources.slurm.script import OPTIONS
+from fleet.sources.slurm.script import OPTIONS, REQUEUES, RUN
 from fleet.sources.source import Condition, Source
-from fleet.transport.slurm import job_of, jobs_of, shown_job
+from fleet.transport.base import JobEnd
+from fleet.transport.slurm import job_of, jobs_of, shown_job, why_over
 
 
 class Slurm(Source):
@@ -23,7 +24,14 @@ class Slurm(Source):
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
         job = environ.get("SLURM_JOB_ID")
-        return f"job {job} of Slurm" if job and environ.get("SLURM_JOB_NODELIST") else None
+        has_nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_HET_SIZE")
+        return f"job {job} of Slurm" if job and has_nodes else None
+
+    def job(self, environ: Mapping[str, str]) -> str | None:
+        if self.detect(environ) is None:
+            return None
+        array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+        return f"{array}_{index}" if array else environ["SLURM_JOB_ID"]
 
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
         from fleet.sources.slurm.allocation import inventory_of  # node sets take long to import
@@ -38,18 +46,35 @@ class Slurm(Source):
 
         return of_partition(partition)
 
+    def scope(self, environ: Mapping[str, str]) -> str:
+        from fleet.sources.slurm.cluster import own_cluster
+
+        return ":".join(filter(None, (self.name, own_cluster(environ))))
+
+    def nodes_for(self, options: Sequence[str], environ: Mapping[str, str]) -> tuple[str, Collection[str]]:
+        from fleet.sources.slurm.cluster import names_in, requested
+
+        cluster = requested(options, environ)
+        return (f"{self.name}:{cluster}", names_in(cluster)) if cluster else (self.scope(environ), names_in(None))
+
     def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
-        again = environ.get("SLURM_RESTART_COUNT", "0")
-        comment = shown_job(job_of(environ)).get("Comment", "")
-        run = comment.removeprefix(array.MARK)
-        return run if comment != run and is_run_id(run) else None, int(again) if again.isdecimal() else 0
+        again, run = environ.get("SLURM_RESTART_COUNT", "0"), environ.get(RUN, "")
+        return run if is_run_id(run) else None, int(again) if again.isdecimal() else 0
+
+    def requeued(self, environ: Mapping[str, str]) -> bool:
+        most = environ.get(REQUEUES, "0")
+        return most.isdecimal() and self.run_of(environ)[1] < int(most)
+
+    def ended(self, environ: Mapping[str, str], *, signalled: bool) -> JobEnd | None:
+        return why_over(job_of(environ), signalled=signalled)
 
     def enter(self, job: str) -> dict[str, str]:
         if "_" in job:
-            return array.entered([it for it in array.tasks_of(job.partition("_")[0]) if it.state == "RUNNING"])
+            tasks = [it for it in array.tasks_of(job.partition("_")[0]) if it.state == "RUNNING"]
+            return array.entered([it for it in tasks if it.name == job or job.endswith("_0")])
         shown = shown_job(job)
         if shown.get("JobState") != "RUNNING":
-            state = shown.get("JobState", "over")
+            state = shown.get("JobState", "it is over, or slurmctld does not answer")
             raise UsageError(f"job {job} of Slurm does not run: {state}", hint=f"squeue --jobs={job}")
         return {"SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": shown.get("NodeList", "")}
 

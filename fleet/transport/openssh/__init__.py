@@ -1,1 +1,1 @@
-"""The openssh transport: the `ssh` of this machine, one connection a host that all its channels share."""
+"""The openssh transport, by the `ssh` of this machine. All channels of a host share one connection."""

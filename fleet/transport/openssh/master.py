@@ -1,5 +1,5 @@
-"""One `ssh -N -M`: an authenticated connection, through whose socket others of this machine run commands; the folder of
-the sockets, and what ends the connections when fleet is killed."""
+"""Runs `ssh -N -M`: an authenticated connection with a socket, through which other `ssh` run commands. Keeps the folder
+of the sockets, and a watcher that ends the connections when fleet is killed."""
 
 from __future__ import annotations
 
@@ -18,33 +18,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fleet.errors import ConnectError
-from fleet.transport.local import Helper, end, finish, has_ended
+from fleet.transport.local import ChildProcess, end, finish, has_ended
 from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
 
-NOBODY = "fleet.invalid"  # an ssh that finds no connection to share gets nowhere by itself
+NO_HOST = "fleet.invalid"  # does not resolve: an ssh that finds no connection to share reaches no host
 END_SECONDS = 10.0
-LISTEN_SECONDS = 0.002  # between its message that it is let in and its socket
-
-
-class NoClient(ConnectError):
-    """There is no ssh on this machine."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "--transport openssh takes OpenSSH's own client, which is not on this machine",
-            kind="config",
-            hint="install it (Debian: apt install openssh-client), or use --transport ssh",
-        )
+LISTEN_SECONDS = 0.002  # interval of looking for the socket, which ssh makes after it is authenticated
 
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Raises NoClient or LimitError for what keeps `ssh` from being started."""
+    """Raises ConnectError or LimitError if `ssh` cannot be started."""
     try:
         yield
     except FileNotFoundError:
-        raise NoClient from None
+        raise ConnectError(
+            "--transport openssh takes OpenSSH's own client, which is not on this machine",
+            kind="config",
+            hint="install it (Debian: apt install openssh-client), or use --transport ssh",
+        ) from None
     except OSError as error:
         raise os_error(error, "ssh") from error
 
@@ -52,16 +45,17 @@ def starting() -> Iterator[None]:
 _DIALS = re.compile(rb"debug1: Connecting to \S+ \[([^\]]+)\] port ")
 
 
-class Master(Helper):
-    """Ends with abort(). control: its socket. refusals: the host's messages to a request for a way to another one.
-    via: the gateway's. address: the number it was reached at; None where another machine, or a command, leads there."""
+class Master(ChildProcess):
+    """Controls the `ssh -N -M` of one host, until abort(). control: its socket. refusals: the host's messages when it
+    refuses to forward. via: the gateway's Master. address: the number at which this machine reached the host; None if
+    it is reached through a gateway or a command."""
 
     def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
         self.control, self.via = control, via
         self.address: str | None = None
         self.refusals: list[str] = []
         self._settled = threading.Event()
-        self._ours = True  # nothing of it is the host's own message
+        self._ours = True  # the output holds no message of the host yet
         with starting():
             super().__init__(argv, "fleet-openssh")
         self.reader.add_done_callback(lambda _: self._settled.set())
@@ -72,7 +66,7 @@ class Master(Helper):
             self.abort()
             raise os_error(error, "ssh") from error
 
-    def _hear(self, line: bytes) -> None:
+    def _on_line(self, line: bytes) -> None:
         self._ours = self._ours and not line.startswith(b"debug1: Local version string ")
         if self._ours and (found := _DIALS.match(line)):
             number = found[1].decode()
@@ -85,7 +79,8 @@ class Master(Helper):
             self._settled.set()
 
     def settle(self, deadline: Deadline) -> bool | None:
-        """True when it is connected, False when it has ended, None when neither came about in time. Interrupted."""
+        """Waits for the connection. Returns True if it is open, False if ssh has ended, None after the deadline. Raises
+        Interrupted."""
         if not deadline.wait(self._settled):
             return None
         return self.control.exists() and not self.broken
@@ -95,15 +90,14 @@ class Master(Helper):
         return has_ended(self.process)
 
     def lost(self) -> bool:
-        """Is true where the connection is lost: then it does not answer any more, and ends when a busy machine comes to
-        that."""
+        """Is true if the connection is lost: ssh does not answer, and ends soon."""
         if self.broken:
             return True
-        argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NOBODY]
+        argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NO_HOST]
         return finish(argv, b"", END_SECONDS)[0] != 0 and has_ended(self.process, END_SECONDS)
 
     def abort(self) -> None:
-        """End it, and with it all that runs over it; never raises."""
+        """Ends ssh, and all commands that run over it. Never raises."""
         end(self.process, 0.0, 1.0)
         for path in (self.control, self._mark):
             with contextlib.suppress(OSError):
@@ -111,23 +105,23 @@ class Master(Helper):
 
 
 def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
-    """Returns the options that lead through a gateway's connection, or through none. What ssh itself runs for a
-    ProxyJump verifies the gateway's key as the user's config has it."""
+    """Returns the options of ssh that lead through a gateway's connection. Without a gateway they switch ProxyJump off,
+    because fleet verifies gateways itself."""
     if gateway is None:
         return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
     share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
-    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NOBODY}", "-o", "ProxyUseFdpass=no"]
+    return ["-o", f"ProxyCommand={share} -W '[%h]:%p' {NO_HOST}", "-o", "ProxyUseFdpass=no"]
 
 
-# A socket's path holds 108 bytes, and ssh appends 17 to it at first. Nothing in it may mean something to ssh.
+# A socket's path holds 108 bytes, and ssh appends 17 to it at first. Characters that ssh expands are not allowed.
 _FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
-# It ends with fleet, however that ends. Renamed first, so that a connection that comes about just now finds no folder.
-# What it is renamed to lies in the private folder too: no other user can have put anything there. Each connection, also
-# one that is not through yet, has a file called as its process; that may by now be another's number.
+# The watcher: its `read` returns when fleet ends, however that happens. It renames the sockets' folder first, so that a
+# connection that just opens finds none. The new name is in the private folder, too. Each connection has a file that is
+# called as its pid. That number may belong to another process by now, so the command line is checked.
 _WATCH = """read x; mv "$1/c" "$1/over" || exit 0
 for f in "$1/over"/*; do p=${f##*/}; grep -qsF "$1/c/" "/proc/$p/cmdline" && kill "$p"; done; rm -rf "$1" """
-# The settings for ssh about a host key when the inventory pins one: any other is revoked; that one is good, unless a
-# key of its type is on file, which then speaks for itself.
+# Prints known_hosts lines for ssh when the inventory pins a host key. Any other key is revoked. The pinned key is
+# accepted, unless a key of its type is on file: then ssh compares it with that one.
 _PIN = """[ "$6" != NONE ] || exit 0
 [ "$1" = "$3" ] || { echo "@revoked $4 $5 $6"; exit 0; }
 case ",$2," in *",$5,"*) ;; *) echo "$4 $5 $6" ;; esac
@@ -135,7 +129,8 @@ case ",$2," in *",$5,"*) ;; *) echo "$4 $5 $6" ;; esac
 
 
 class Folder:
-    """Private to this user, and gone with this process. home: what ~ means to fleet."""
+    """Keeps the private folder of the sockets, which is removed when this process ends. home: the directory that ~
+    means."""
 
     def __init__(self, home: Path) -> None:
         base = tempfile.gettempdir()
@@ -155,29 +150,29 @@ class Folder:
         (self.path / "again").write_text(_config(home, "final all"))
 
     def socket(self) -> Path:
-        """A path for another connection's socket. A file named as a process next to it ends with fleet."""
+        """Returns a path for the socket of a new connection."""
         return self.path / "c" / f"{next(self._numbers)}.sock"
 
     def config(self, again: bool) -> list[str]:
-        """Returns the options that make ssh read the config of fleet's home, where ssh itself would read another.
-        again: its settings for the host's address hold, too."""
+        """Returns the options that make ssh read the config of fleet's home, if ssh would read another one. again: ssh
+        also applies the settings for the host's address."""
         file = self.path / ("again" if again else "config")
         return ["-F", str(file)] if file.exists() else []
 
     def pinned(self, pin: str, on_file: Iterable[str]) -> list[str]:
-        """Returns the options that make ssh accept the host key with this fingerprint and no other. on_file: types of
-        the keys that its files of known hosts have for the host."""
+        """Returns the options that make ssh accept only the host key with this fingerprint. on_file: types of the
+        host's keys in the known_hosts files."""
         types = ",".join(on_file) or "none"
         argv = ["/bin/sh", str(self.path / "pin"), pin.rstrip("="), types, "%f", "%H", "%t", "%K"]
         return ["-o", f"KnownHostsCommand={' '.join(argv)}", "-o", "VerifyHostKeyDNS=no"]
 
     def close(self) -> None:
-        """Let the watcher end what still runs, and take the folder away."""
+        """Has the watcher end the remaining connections and remove the folder."""
         self._watch.communicate()
 
 
 def _config(home: Path, last: str) -> str:
-    """The config of this home as ssh would read it if its ~ were there. last: when its defaults hold."""
+    """Returns the config that ssh would read if its ~ were this home. last: the Match line of its defaults."""
     ssh = f"{home}/.ssh"
     return (
         f'Include "{ssh}/config"\nMatch all\nInclude /etc/ssh/ssh_config\nMatch {last}\n'

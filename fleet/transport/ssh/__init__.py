@@ -1,1 +1,1 @@
-"""The ssh transport: paramiko, which only the modules of this package import."""
+"""The ssh transport, by paramiko, which only the modules of this package import."""

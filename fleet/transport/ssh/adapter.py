@@ -1,5 +1,5 @@
-"""All that fleet bends of paramiko: packets, connection, authentication; channels in node_channel.py. Its private names
-are used in these two only; PRIVATE lists them all, which a test holds against the paramiko that is installed."""
+"""Changes paramiko for fleet: packets, connection, authentication; node_channel.py changes channels. Only these two
+modules use private names of paramiko. PRIVATE lists them, and a test compares it with the installed paramiko."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fleet.transport.ssh.library import Message, Packetizer
 from fleet.transport.ssh.library import paramiko as paramiko
 from fleet.transport.ssh.node_channel import NodeChannel
 
-# what of paramiko no other module may use, by the class that it belongs to
+# private names of paramiko, by class
 PRIVATE = {
     "Transport": "_channel_handler_table _channels _next_channel _parse_channel_open_failure "
     "_parse_channel_open_success _parse_disconnect _send_user_message _unlink_channel _verify_key",
@@ -29,8 +29,8 @@ _CHANNEL_REQUEST = 98
 _CHANNEL_FAILURE = 100
 WINDOW_BYTES = 4 * 1024 * 1024
 PACKET_BYTES = 512 * 1024
-IDLE_SECONDS = 5.0  # sockets are shut down to wake their thread, so this is only a fallback
-# cheapest first of what is secure; older ones only for servers that have nothing else
+IDLE_SECONDS = 5.0  # a fallback: a socket is shut down to wake its thread
+# secure ones, cheapest first; the older ones are for servers that have no other
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _DIGESTS = (
     "hmac-sha2-256-etm@openssh.com",
@@ -42,19 +42,19 @@ _DIGESTS = (
 
 
 class Packets(Packetizer):
-    """Without the thread that paramiko starts for each handshake's timer, and with what came before the banner."""
+    """Packetizer without paramiko's timer thread for each handshake. preamble: the text received before the banner."""
 
     preamble = ""
 
     def read_all(self, n: int, check_rekey: bool = False) -> bytes:
-        """A server may announce 4 GiB in clear text, before anybody knows who it is; OpenSSH's limit is as low."""
+        """Refuses large packets: a server that is not verified yet may announce 4 GiB. OpenSSH has the same limit."""
         if n > PACKET_BYTES:
             raise paramiko.SSHException(f"it announces a packet of {n} bytes")
         data: bytes = super().read_all(n, check_rekey)
         return data
 
     def start_handshake(self, timeout: float) -> None:
-        """The handshake is bounded by its caller's wait."""
+        """Does nothing: the caller of the handshake waits with a limit."""
 
     def readline(self, timeout: float) -> str:
         line = super().readline(timeout)
@@ -64,12 +64,12 @@ class Packets(Packetizer):
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """paramiko's Transport with NodeChannels. judge: gets the host key inside the key exchange; when it raises, not one
-    byte more is sent. key_algorithms: for host keys, best first. goodbye: the server's last message."""
+    """paramiko's Transport with NodeChannels. judge: receives the host key during the key exchange; if it raises,
+    nothing more is sent. key_algorithms: for host keys, best first. goodbye: the server's last message."""
 
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
-        # by name: what else speaks paramiko (fabric's tunnels and agents) has plain channels on it
+        # called by name, because fabric's tunnels and agents have paramiko's own channels here
         _CHANNEL_DATA: lambda channel, m: channel._feed(m),
         _CHANNEL_CLOSE: lambda channel, m: channel._handle_close(m),
         _CHANNEL_REQUEST: lambda channel, m: channel._handle_request(m),
@@ -94,8 +94,8 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     def begin_channel(
         self, kind: str, target: tuple[str, int] | None, event: threading.Event
     ) -> tuple[NodeChannel, Callable[[], None]]:
-        """A new channel, and what asks for it; `event` is set by the answer. paramiko's own open_channel mixes up the
-        answers to channels opened at the same time."""
+        """Returns a new channel, and the function that requests it. The response sets `event`. paramiko's open_channel
+        confuses the responses for channels that are opened at the same time."""
         m = Message()
         with self.lock:
             chanid = self._next_channel()
@@ -140,7 +140,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
 
 class Auth(paramiko.AuthHandler):  # type: ignore[misc]
-    """Remembers which methods the server allows, which paramiko drops."""
+    """AuthHandler that keeps the methods that the server allows."""
 
     allowed: list[str] | None = None
     partial = False
@@ -153,8 +153,7 @@ class Auth(paramiko.AuthHandler):  # type: ignore[misc]
 
 
 def agent_over(conn: Any) -> Any:
-    """paramiko's agent at the other end of a connection that the caller made; raises what that raises, or its parser
-    trips over."""
+    """Returns paramiko's agent for a connection that the caller made. Raises any exception of its parser."""
     agent = paramiko.agent.AgentSSH()
     agent._connect(conn)
     return agent

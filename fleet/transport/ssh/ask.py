@@ -1,4 +1,4 @@
-"""`ssh -G`: OpenSSH's own answer on the settings of one host."""
+"""Runs `ssh -G` to get OpenSSH's own settings of one host."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from functools import cache
 from pathlib import Path
 
 from fleet.errors import ConnectError, FleetError, Interrupted
+from fleet.model import grouped
+from fleet.node.base.wire import decode
 from fleet.transport.base import Cancel, Once
 from fleet.transport.local import finish
-from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expand, tilde, tokens, words
+from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expand, split_value, tilde, tokens
 
-SECONDS = 10.0  # a command of the user's own (Match exec) or a name server may hold it up
+SECONDS = 10.0  # a command in the config (Match exec) or a name server may take long
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
-# ssh -G shows these with ~ and tokens put in, the others as they are written
+# ssh -G expands ~ and tokens in these, and prints the others as they are written
 _EXPANDED = (*_FILES, "identityagent")
 _NO_HOST = "nobody.invalid"
 
 
 class NoClient(ConnectError):
-    """There is no ssh on this machine."""
+    """Reports that this machine has no ssh."""
 
 
 class JumpLoop(ConnectError):
-    """By the config, a gateway is reached through itself."""
+    """Reports that the config reaches a gateway through itself."""
 
 
 class SshClient:
-    """Asks ssh once about each host, a few at a time.
+    """Runs ssh once for each host, for a few hosts at a time.
 
-    files: the user's config and others. plain: the user's is taken for what it holds, else for `text`. lines: every
-    line of the files, {keyword: {value: "FILE:LINE"}}, for the line that ssh -G does not give.
+    files: the user's config and others. plain: the user's config is read as it is; without it, `text` replaces its
+    content. lines: every line of the files, {keyword: {value: "FILE:LINE"}}, as ssh -G prints no line numbers.
     """
 
     def __init__(
@@ -49,14 +51,15 @@ class SshClient:
         me = pwd.getpwuid(os.getuid())
         self._home, self._files, self._text, self._lines = home, files, text, lines
         self._own, self._me = Path(me.pw_dir), me.pw_name
-        # only so does ssh itself read them; it takes ~ from the user database
+        # without -F ssh reads exactly these files; it takes ~ from the user database
         self._plain = plain and files == (self._own / ".ssh/config", Path("/etc/ssh/ssh_config"))
         self._answers: Once[Settings] = Once(lambda answer: not isinstance(answer.exception(), Interrupted))
         self._spellings = cache(self._read_spellings)
         self._at_once = threading.BoundedSemaphore(max(2, os.cpu_count() or 1))
 
     def ask(self, query: Query, why: str, cancel: Cancel | None = None) -> Settings:
-        """The settings for this host. why: the FILE:LINE that ssh runs for. ConnectError(kind="config")."""
+        """Returns the settings for this host. why: the FILE:LINE that only ssh can read. Raises
+        ConnectError(kind="config")."""
         answer = self._once(query, lambda: self._compare(query, why, cancel))
         return {key: list(values) for key, values in answer.items()}
 
@@ -64,7 +67,7 @@ class SshClient:
         try:
             return self._answers.get(query, work)
         except FleetError as error:
-            # one for each host: who raises it puts the host's name on it
+            # each caller adds its own host's name
             raise error.but(host=None) from None
 
     def _compare(self, query: Query, why: str, cancel: Cancel | None) -> Settings:
@@ -75,7 +78,7 @@ class SshClient:
         try:
             options = self._run([*argv, *query.argv()], why, cancel)
         except JumpLoop:
-            # "everything goes through the bastion" is also about the bastion
+            # "Host *" with ProxyJump also matches the gateway
             options = self._run([*argv, "-o", "ProxyJump=none", *query.argv()], why, cancel)
         found = {key: options[key] for key in (*HEEDED, *UNHEEDED) if key in options and options[key] != unset.get(key)}
         if "controlpath" in options:
@@ -84,8 +87,8 @@ class SshClient:
         return {key: self._placed(key, [value for value, _ in values], ssh_sees) for key, values in found.items()}
 
     def _placed(self, key: str, values: list[str], ssh_sees: Mapping[str, str]) -> list[tuple[str, str]]:
-        """These values, with their lines. File names that ssh has put together are taken apart by the line they
-        come from: they may hold blanks, and ~ is fleet's home."""
+        """Returns these values with their FILE:LINE. ssh joins file names with blanks, which the names may hold, too.
+        So they are split as in the line that they come from, and ~ is fleet's home."""
         plain, open_ends = self._spellings(key)
         placed: list[tuple[str, str]] = []
         for value in values:
@@ -103,23 +106,26 @@ class SshClient:
         return placed
 
     def _read_spellings(self, key: str) -> tuple[dict[str, tuple[list[str], str]], list[tuple[list[str], str]]]:
-        """({value as ssh -G shows it: (its tokens, FILE:LINE)}, the same of those that ssh puts something into)."""
+        """Returns ({value as ssh -G prints it: (its parts, FILE:LINE)}, [(parts, FILE:LINE)] of values that ssh
+        expands)."""
         plain: dict[str, tuple[list[str], str]] = {}
         for raw, where in self._lines.get(key, {}).items():
-            parts = words(raw)
+            parts = split_value(raw)
             plain.setdefault(" ".join(parts), (parts, where))
             plain.setdefault(raw, (parts, where))
         open_ends = [(parts, where) for text, (parts, where) in plain.items() if set("~%$") & set(text)]
         return plain, open_ends if key in _EXPANDED else []
 
     def _run(self, argv: list[str], why: str, cancel: Cancel | None) -> Settings:
-        """{keyword: [(value, ""), ...]} of all that ssh prints."""
-        # glob(3), which Include is read by, takes ~ from HOME
+        """Runs ssh. Returns {keyword: [(value, ""), ...]} of all that it prints."""
+        # ssh reads Include by glob(3), which takes ~ from HOME
         env = {**os.environ, "HOME": str(self._home)}
         config = self._whole() if "/dev/stdin" in argv else b""
         try:
             with self._at_once:
-                status, out, err = finish(["ssh", *argv], config, SECONDS, cancel, env)
+                status, out, err = finish(
+                    ["ssh", *argv], config, SECONDS, None if cancel is None else cancel.is_set, env
+                )
         except FileNotFoundError:
             raise NoClient(
                 "what stands there is only understood by OpenSSH's own client, which is not on this machine",
@@ -137,15 +143,13 @@ class SshClient:
                 hint="does a 'Match exec' there hang, or the name server (CanonicalizeHostname)?",
             )
         if status:
-            raise self._refusal(_text(err), why)
-        found: Settings = {}
-        for line in _text(out).split("\n"):
-            key, _, value = line.partition(" ")
-            found.setdefault(key.lower(), []).append((value, ""))
-        return found
+            raise self._refusal(decode(err), why)
+        lines = (line.partition(" ") for line in decode(out).split("\n"))
+        return grouped((key.lower(), (value, "")) for key, _, value in lines)
 
     def _whole(self) -> bytes:
-        """One file for -F, the user's lines at the numbers they have; with -F, ssh reads no other."""
+        """Returns one file for -F, which includes the others, as ssh reads no other file then. The user's lines keep
+        their numbers."""
         others = "".join(f'Include "{file}"\n' for file in self._files[1:])
         return self._text() + b"\nMatch all\n" + others.encode()
 
@@ -163,7 +167,3 @@ class SshClient:
             kind="config",
             hint="'ssh -G HOST' says the same",
         )
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

@@ -1,7 +1,7 @@
-"""Authentication, in one plan: the configured keys, then the agent's, then at most one password. No retries.
+"""Authenticates: with the configured keys, then the agent's, then at most one password. Nothing is tried twice.
 
-sshd counts failures (MaxAuthTries in a connection, PerSourcePenalties over connections), so nothing is probed
-and nothing is offered twice; a password that sshd did not wait for gets one connection of its own.
+sshd counts failures (MaxAuthTries in a connection, PerSourcePenalties over connections). If it drops the connection
+before the password could be tried, the password gets one more connection.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fleet.transport.ssh.link import Link
 
 
 class TriesUsedUp(ConnectError):
-    """The server ended the connection after some keys, before the password could be tried."""
+    """Reports that the server ended the connection after some keys, before the password could be tried."""
 
 
 def authenticate(
     link: Link, endpoint: Endpoint, keyring: Keyring, password: str | None, deadline: Deadline, *, keys: bool = True
 ) -> None:
-    """Authenticate `link` as endpoint.user; without `keys` by password alone. ConnectError: auth (what was tried, what
-    is allowed), timeout, lost; TriesUsedUp."""
+    """Authenticates `link` as endpoint.user; without `keys` by the password only. Raises ConnectError (auth, timeout,
+    lost) and TriesUsedUp."""
     tried: list[str] = []
     notes: list[str] = []
     allowed: list[str] | None = None
@@ -71,7 +71,7 @@ def authenticate(
         tried.append("password")
         if attempt("password", password):
             return
-    # a server that asks interactively has not received the password yet
+    # a server with keyboard-interactive only has not received the password yet
     if (
         password is not None
         and "password" not in (allowed or ["password"])
@@ -86,7 +86,7 @@ def authenticate(
 
 
 def _answering(password: str) -> Callable[[str, str, list[tuple[str, bool]]], list[str]]:
-    """Gives the password once, for a prompt that hides what is typed; nothing for anything else."""
+    """Returns a handler of prompts. It gives the password once, for a prompt that hides the input; "" otherwise."""
     answers = [password]
     return lambda title, instructions, prompts: [answers.pop() if answers and not echo else "" for _, echo in prompts]
 
@@ -94,7 +94,8 @@ def _answering(password: str) -> Callable[[str, str, list[tuple[str, bool]]], li
 def _dropped(
     endpoint: Endpoint, tried: list[str], notes: list[str], goodbye: str, password: str | None
 ) -> ConnectError:
-    """The server hung up on what was tried last, saying `goodbye`. password: what is still to be tried."""
+    """Returns the error for a server that closed the connection, with its message `goodbye`. password: None if it was
+    tried already."""
     reasons = "; ".join([goodbye or "it closed the connection", *notes])
     message = f"not authenticated as {endpoint.user}: tried {', '.join(tried)} ({reasons})"
     if "uthentication failures" not in goodbye and len(tried) > 1:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError
 from fleet.model import Host
+from fleet.node.base.errors import on_failure
 from fleet.transport.base import Cancel
 from fleet.transport.ssh.adapter import WINDOW_BYTES
 from fleet.transport.ssh.dial import Deadline
@@ -54,27 +55,27 @@ class SshChannel(Streams):
     def send_eof(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.shutdown_write()
-        self._channel.bell.set()  # wakes the reader, which then checks whether to go on
+        self._channel.readable.set()  # wakes the reader, which then checks whether to go on
 
     @property
-    def passed_at(self) -> float:
-        return self._channel.passed_at
+    def heartbeat_at(self) -> float:
+        return self._channel.heartbeat_at
 
-    def pass_over(self, beat: bytes) -> None:
-        self._channel.beat = beat
+    def ignore_heartbeat(self, heartbeat: bytes) -> None:
+        self._channel.ignored_heartbeat = heartbeat
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
-        bell = self._channel.bell
-        if not bell.wait(timeout):
+        readable = self._channel.readable
+        if not readable.wait(timeout):
             return None
-        bell.quiet()
+        readable.reset()
         ended = self._channel.eof_received or self._channel.closed
         try:
-            received = self._channel.taken(READ_BYTES)
+            received = self._channel.read_available(READ_BYTES)
         except Exception as error:
             raise self._lost() from error
         if ended or self._channel.unread():
-            bell.set()
+            readable.set()
         link = self._channel.transport
         if any(received):
             return received
@@ -95,44 +96,41 @@ class SshChannel(Streams):
 
 
 class SshSession:
-    """Gives authenticated access to one host. Opens further connections where sshd allows few channels on each
+    """Gives authenticated access to one host. Opens further connections if sshd allows few channels on each
     (MaxSessions).
 
-    timeout: seconds for the start of a command. more: opens a further connection."""
+    timeout: seconds for the start of a command. open_link: opens a further connection."""
 
-    def __init__(self, host: Host, link: Link, timeout: float, more: Callable[[], Link]) -> None:
+    def __init__(self, host: Host, link: Link, timeout: float, open_link: Callable[[], Link]) -> None:
         self.host = host
         self._links = [link]
         self.address = link.address
         self._timeout = timeout
-        self._more = more
+        self._open_link = open_link
 
     def start(self, command: str) -> SshChannel:
-        with named(self.host):
-            return self._start(command)
-
-    def _start(self, command: str) -> SshChannel:
-        # a Cancel of its own, not that of connect(): after a Ctrl-C, commands are still started to stop what runs
+        # not the latch of connect(): after Ctrl-C, commands are still started to stop processes
         deadline = Deadline.after(self._timeout, Cancel())
-        channel = self._asked(command, deadline)
-        retries = 1
-        # Dropbear closes a new channel at once while the command of an earlier, closed channel still runs
-        while not (channel.event_ready or channel.denied) and pause(retries, deadline):
-            channel = self._asked(command, deadline)
-            retries += 1
-        if channel.event_ready:
-            return SshChannel(channel, self.host)
-        raise ConnectError(
-            "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
-        )
+        with named(self.host):
+            channel = self._open_and_exec(command, deadline)
+            retries = 1
+            # Dropbear closes a new channel at once while the command of an earlier, closed channel still runs
+            while not (channel.event_ready or channel.denied) and pause(retries, deadline):
+                channel = self._open_and_exec(command, deadline)
+                retries += 1
+            if channel.event_ready:
+                return SshChannel(channel, self.host)
+            raise ConnectError(
+                "its sshd refuses to run commands", kind="protocol", hint="a restricted account? try 'ssh HOST true'"
+            )
 
     def answers(self) -> bool:
         return self.link.answers(Deadline.after(ANSWER_SECONDS, Cancel()))
 
-    def _asked(self, command: str, deadline: Deadline) -> NodeChannel:
+    def _open_and_exec(self, command: str, deadline: Deadline) -> NodeChannel:
         """Opens a channel and requests the command. Returns the channel once sshd has replied or closed it."""
         link, channel = self._open(deadline)
-        link.post(lambda: channel.ask(command), deadline, "the start of a command")
+        link.post(lambda: channel.request_exec(command), deadline, "the start of a command")
         in_time = deadline.wait(channel.event)
         if not channel.event_ready and not (in_time and link.is_active()):
             raise link.failure(in_time, self._timeout, "the start of a command")
@@ -149,7 +147,7 @@ class SshSession:
                     refused = error
             if unreached is None:
                 try:
-                    return self._of_another(deadline)
+                    return self._open_on_new_link(deadline)
                 except ConnectError as error:
                     unreached = error  # not tried again: a password, for example, is sent only once
             # sshd counts a closed channel until its command has ended: a later try may succeed
@@ -158,16 +156,14 @@ class SshSession:
                 what = f"{refused.text or 'refused'}; a further connection: {unreached.message}"
                 raise self._refused(what) from unreached
 
-    def _of_another(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
-        """Opens a further connection. Returns it with a channel of it."""
-        link = self._more()
+    def _open_on_new_link(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
+        """Opens a further connection. Returns it with a channel on it."""
+        link = self._open_link()
         try:
-            channel = link.open("session", deadline)  # before other threads see the link: it may allow only one
-        except BaseException as error:
-            link.abort()
-            if isinstance(error, ChannelRefused):
-                raise self._refused(error.text or "refused") from error
-            raise
+            with on_failure(link.abort):
+                channel = link.open("session", deadline)  # before other threads see the link: it may allow only one
+        except ChannelRefused as error:
+            raise self._refused(error.text or "refused") from error
         self._links.append(link)
         return link, channel
 
@@ -190,7 +186,7 @@ class SshSession:
         return self._open(Deadline.after(self._timeout, Cancel()))[1]
 
     def sftp(self) -> Any:
-        """Opens a paramiko SFTPClient. Raises ConnectError where sshd has no sftp."""
+        """Opens a paramiko SFTPClient. Raises ConnectError if sshd has no sftp."""
         channel = self.channel()
         try:
             channel.invoke_subsystem("sftp")
@@ -211,8 +207,8 @@ class SshSession:
         return key
 
     @property
-    def by_key(self) -> bool:
-        """Is true where the login used a key, not a password."""
+    def is_key_login(self) -> bool:
+        """Is true if the login used a key, not a password."""
         return self._links[0].method == "publickey"
 
     def close(self) -> None:

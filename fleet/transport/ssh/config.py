@@ -1,8 +1,8 @@
 """Reads the settings of one host from ssh_config(5). Needs no paramiko.
 
 The reader understands what nearly every file holds: Host with patterns, plain keywords with plain values, Include, and
-the "Match final all" of Red Hat's file. Where anything else (quotes, tokens, Match, ...) may concern a host, `ssh -G`
-reads the settings of that host instead, so that no line is understood in two ways.
+the "Match final all" of Red Hat's file. Any other line (quotes, tokens, Match, ...) is deferred: `ssh -G` then reads
+the settings of the hosts that it may concern. So no line is understood in two ways.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from fleet.transport.base import Cancel
 from fleet.transport.ssh.ask import NoClient, SshClient
 from fleet.transport.ssh.settings import (
     FOLLOWED,
-    IDLE,
-    IDLE_SYSTEM,
+    IRRELEVANT,
+    IRRELEVANT_SYSTEM,
     SEVERAL,
     Query,
     Settings,
     merged,
     one_of,
+    split_value,
     tilde,
-    words,
 )
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -45,8 +45,8 @@ _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 class _Section:
     """Holds what follows one Host or Match line.
 
-    patterns: those of the Host line, None: it holds for all names. final: under "Match final". items: settings
-    (keyword, values, FILE:LINE), included files, and places that only ssh can read (FILE:LINE)."""
+    patterns: those of the Host line, None: it applies to all names. final: it is under "Match final". items: settings
+    (keyword, values, FILE:LINE), included files, and the FILE:LINE of deferred lines."""
 
     patterns: tuple[str, ...] | None = None
     final: bool = False
@@ -54,8 +54,7 @@ class _Section:
 
 
 class _File:
-    """Holds a file's sections. Those with plain names are found by name, so that a file with a thousand of them is no
-    slower."""
+    """Holds a file's sections. Sections with plain names are indexed by name, for files with a thousand of them."""
 
     def __init__(self) -> None:
         self.sections: list[_Section] = []
@@ -73,7 +72,7 @@ class _File:
         return section
 
     def settings(self, name: str, final: bool) -> Iterator[tuple[str, list[str], str] | str]:
-        """Yields the items that hold for this name, in order. final: with those under "Match final"."""
+        """Yields the items that apply to this name, in order. final: also those under "Match final"."""
         indexes = {*self._by_name.get(name, ())}
         indexes.update(i for i in self._others if _matches(self.sections[i].patterns, name))
         for index in sorted(i for i in indexes if final or not self.sections[i].final):
@@ -93,7 +92,8 @@ class _File:
 
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
-    """Is true where ssh's patterns match the name. They have * and ?; one that begins with ! excludes. Case counts."""
+    """Is true if ssh's patterns match the name. They have * and ?; a pattern that begins with ! excludes. Case
+    counts."""
     hits = [p for p in patterns or () if fnmatchcase(name, p.lstrip("!"))]
     return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
 
@@ -101,8 +101,8 @@ def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
 class SshConfig:
     """Reads the user's and the system's ssh_config once.
 
-    home: in place of ~. files: None: ~/.ssh/config and SYSTEM_CONFIG. edit: returns what to read in place of the
-    content of the first file."""
+    home: the directory that ~ means. files: None: ~/.ssh/config and SYSTEM_CONFIG. edit: changes the content of the
+    first file before it is read."""
 
     def __init__(
         self, home: Path, files: tuple[Path, ...] | None = None, edit: Callable[[bytes], bytes] | None = None
@@ -113,7 +113,7 @@ class SshConfig:
         self._edit = edit
         self._lock = threading.Lock()
         self._roots: list[_File] | None = None
-        self._odd: str | None = None
+        self._first_deferred: str | None = None
         self._accepted = False
         self._final = False
         self._lines: dict[str, dict[str, str]] = {}
@@ -121,28 +121,28 @@ class SshConfig:
         self._client = SshClient(home, self._files, edit is None, lambda: self._text, self._lines)
 
     def lookup(self, query: Query, cancel: Cancel | None = None) -> Settings:
-        """Returns {lower-case keyword: [(value, "FILE:LINE"), ...]} as ssh has it for this host. Keywords that are not
-        set are missing. Raises ConnectError(kind="config") for a file that ssh would refuse."""
+        """Returns the settings {lower-case keyword: [(value, "FILE:LINE"), ...]} of this host. Raises
+        ConnectError(kind="config") for a file that ssh would refuse."""
         with self._lock:
             self._load()
-            if self._odd and not self._accepted:
-                # ssh refuses a whole file for one bad line, also for hosts that the line does not concern
+            if self._first_deferred and not self._accepted:
+                # one bad line makes ssh refuse the whole file, for all hosts
                 with contextlib.suppress(NoClient):
-                    self._client.ask(query, self._odd, cancel)
+                    self._client.ask(query, self._first_deferred, cancel)
                 self._accepted = True
         found = self._settings(query.name, False)
         if isinstance(found, dict) and "hostname" in found:
             name, where = found["hostname"][0]
             found["hostname"] = [(name.replace("%h", query.name), where)]
         if isinstance(found, dict) and self._final:
-            # ssh reads all files again, for the HostName that it has found; a second one does not replace that
+            # ssh reads all files again for the HostName that it found, which a second HostName does not replace
             name = (query.address or one_of(found, "hostname")[0] or query.name).lower()
             more = self._settings(name, True)
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more
         return found if isinstance(found, dict) else self._client.ask(query, found, cancel)
 
     def hosts(self) -> list[str]:
-        """Returns the names, not the patterns, on Host lines, in order."""
+        """Returns the names on Host lines, without the patterns, in order."""
         with self._lock:
             roots = self._load()
         return list(dict.fromkeys(name for root in roots for name in root.names()))
@@ -152,12 +152,12 @@ class SshConfig:
             self._roots = [self._read(file, (), file == SYSTEM_CONFIG) for file in self._files]
         return self._roots
 
-    def names(self, keyword: str) -> bool:
-        """Is true where any line that lookup() has read sets this keyword, for whatever host."""
+    def sets_keyword(self, keyword: str) -> bool:
+        """Is true if any line that lookup() has read sets this keyword, for any host."""
         return keyword.lower() in self._lines
 
     def _settings(self, name: str, final: bool) -> Settings | str:
-        """Returns the settings of this name, or the FILE:LINE that only ssh can read."""
+        """Returns the settings of this name, or the FILE:LINE of a deferred line."""
         found: Settings = {}
         for root in self._roots or ():
             for item in root.settings(name, final):
@@ -177,7 +177,7 @@ class SshConfig:
                 info = os.fstat(opened.fileno())
                 data = opened.read()
             if info.st_mode & 0o022 or info.st_uid not in (0, os.getuid()):
-                self._leave(section, f"{file}:1")
+                self._defer_to_ssh(section, f"{file}:1")
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -187,10 +187,10 @@ class SshConfig:
         for number, raw in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
             line = raw.rstrip(" \t\r\f")
             if line and not line.lstrip(" \t").startswith("#"):
-                section = self._take(line, f"{file}:{number}", result, section, (*above, file), system)
+                section = self._read_line(line, f"{file}:{number}", result, section, (*above, file), system)
         return result
 
-    def _take(
+    def _read_line(
         self, line: str, where: str, into: _File, section: _Section, above: tuple[Path, ...], system: bool
     ) -> _Section:
         """Reads one line. Returns the section that the next line belongs to."""
@@ -204,30 +204,30 @@ class SshConfig:
             return into.add(_Section(final=value.lower() != "all"))
         if key in ("host", "match"):
             section = into.add(_Section())
-            self._leave(section, where)
+            self._defer_to_ssh(section, where)
         elif key == "include":
             self._include(value, where, section, above, system)
         elif key in FOLLOWED and FOLLOWED[key].fullmatch(value):
             section.items.append((key, value.split(), where))
         else:
-            idle = (IDLE_SYSTEM if system else IDLE).get(key)
-            if not idle or not idle.fullmatch(value):
-                self._leave(section, where)
+            form = (IRRELEVANT_SYSTEM if system else IRRELEVANT).get(key)
+            if not form or not form.fullmatch(value):
+                self._defer_to_ssh(section, where)
         return section
 
     def _include(self, value: str, where: str, section: _Section, above: tuple[Path, ...], system: bool) -> None:
         plain = re.fullmatch(r"[\w./~*?+ \t-]+", value, re.ASCII) is not None
         if not plain or (system and "~" in value) or re.search(r"(?:^|[ \t])~(?!/)", value):
-            self._leave(section, where)
+            self._defer_to_ssh(section, where)
         base = SYSTEM_CONFIG.parent if system else self.home / ".ssh"
-        for part in words(value):
+        for part in split_value(value):
             for found in map(Path, sorted(glob(str(base / tilde(part, self.home))))):  # noqa: PTH207
                 if found.is_file() and found not in above and len(above) <= INCLUDE_DEPTH:
                     section.items.append(self._read(found, above, system))
                 else:
-                    self._leave(section, where)
+                    self._defer_to_ssh(section, where)
 
-    def _leave(self, section: _Section, where: str) -> None:
-        """Notes a place that only ssh can read."""
+    def _defer_to_ssh(self, section: _Section, where: str) -> None:
+        """Defers to ssh the hosts that this line concerns."""
         section.items.append(where)
-        self._odd = self._odd or where
+        self._first_deferred = self._first_deferred or where

@@ -1,4 +1,4 @@
-"""From a name to a connected TCP socket, within a deadline, with the reason when it does not work."""
+"""Connects a TCP socket to a name within a deadline. Makes the errors of such connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STALLED_SECONDS = 30
 
 @dataclass(frozen=True)
 class Deadline:
-    """A point in time (time.monotonic()) up to which things may take, and the latch that ends them earlier."""
+    """Holds a point in time, by time.monotonic(), and the latch that ends the wait earlier."""
 
     at: float
     cancel: Cancel
@@ -35,28 +35,26 @@ class Deadline:
         return cls(time.monotonic() + seconds, cancel, seconds)
 
     def left(self) -> float:
-        """Seconds left, 0 when it has passed. Raises Interrupted."""
+        """Returns the seconds left, at least 0. Raises Interrupted."""
         if self.cancel.is_set():
             raise Interrupted("interrupted")
         return max(0.0, self.at - time.monotonic())
 
     def wait(self, event: threading.Event) -> bool:
-        """Wait for the event; False when time ran out. Raises Interrupted at once on cancel."""
+        """Waits for the event. Returns False after the deadline. Raises Interrupted as soon as the latch is set."""
         if not event.is_set():
-            undo = self.cancel.on_set(event.set)
-            try:
+            with self.cancel.calling(event.set):
                 event.wait(self.left())
-            finally:
-                undo()
             self.left()
         return event.is_set()
 
 
 def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
-    """A connected socket. Raises ConnectError: resolve, refused, unreachable, timeout; LimitError; Interrupted."""
+    """Returns a connected socket. Raises ConnectError (resolve, refused, unreachable, timeout), LimitError,
+    Interrupted."""
     targets = resolve_name(address, port, deadline)
     for left in range(len(targets), 0, -1):
-        # several addresses share the time, so that a dead IPv6 one leaves some for the IPv4 one
+        # the addresses share the time, so that a dead IPv6 address leaves some for the IPv4 address
         share = Deadline(time.monotonic() + deadline.left() / left, deadline.cancel, deadline.seconds)
         try:
             return _connect(*targets[-left], share, f"{address} port {port}")
@@ -67,12 +65,10 @@ def dial(address: str, port: int, deadline: Deadline) -> socket.socket:
 
 
 def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int, Any]]:
-    """[(family, sockaddr), ...]. A resolver that hangs is left in its (daemon) thread."""
-    try:
+    """Returns [(family, sockaddr), ...]. A resolver that hangs is abandoned in its daemon thread."""
+    with contextlib.suppress(ValueError):
         version = ipaddress.ip_address(address).version
         return [(socket.AF_INET if version == 4 else socket.AF_INET6, (address, port))]
-    except ValueError:
-        pass
     done = threading.Event()
     lookup = background("fleet-resolve", partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
     lookup.add_done_callback(lambda _: done.set())
@@ -89,7 +85,7 @@ def resolve_name(address: str, port: int, deadline: Deadline) -> list[tuple[int,
 
 
 def unresolved(name: str, why: str) -> ConnectError:
-    """The error for an unknown name."""
+    """Returns the error for an unknown name."""
     return ConnectError(
         Reason("the name '{at}' does not resolve: " + why, at=name),
         kind="resolve",
@@ -119,7 +115,7 @@ def _connect(family: int, sockaddr: Any, deadline: Deadline, where: str) -> sock
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # a writer must not wait for ever for a peer that takes nothing: frozen, or with its cable cut
+                # a writer must not wait for ever for a peer that is frozen or cut off
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_SECONDS * 1000)
             unless_connected.pop_all()
             return sock
@@ -153,7 +149,7 @@ _LOST = (
 
 
 def os_error(error: OSError, where: str) -> FleetError:
-    """The FleetError for the kernel's error about a connection to `where`."""
+    """Returns the FleetError for the kernel's error about a connection to `where`."""
     code = error.errno
     if code in _FULL:
         return LimitError(
@@ -165,7 +161,7 @@ def os_error(error: OSError, where: str) -> FleetError:
 
 
 def reached(sock: Any) -> str | None:
-    """The address at the other end; None where it leads no other there."""
+    """Returns the address at the other end, None for a loopback address or if there is no address."""
     try:
         address = sock.getpeername()[0] if isinstance(sock, socket.socket) else ""
         return None if ipaddress.ip_address(address).is_loopback else str(address)

@@ -1,5 +1,5 @@
-"""Resolves where SSH connects for a host, and over which gateways: the inventory, over ~/.ssh/config, over OpenSSH's
-defaults. Needs no paramiko."""
+"""Resolves where SSH connects for a host, and through which gateways. The inventory overrides ~/.ssh/config, which
+overrides OpenSSH's defaults. Needs no paramiko."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _OLD_JUMP = re.compile(r"(?:/usr/bin/)?ssh\s+(?:-q\s+)?(?:-W\s+'?\[?%h\]?:%p'?\s
 
 @dataclass(frozen=True)
 class Endpoint(Target):
-    """Everything needed to connect to one host.
+    """Describes how to connect to one host.
 
-    proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer
-    nothing but identity_files. explicit_identities: a user named them, they are not defaults.
-    notes: what of the ssh config fleet did not follow, for hints. certificates: in addition to those next to their
-    keys. agent: the socket of the user's agent. revoked: a file of host keys that are not to be trusted.
-    proxy_command: "FILE:LINE" ("" where ssh -G reports it) of a command that leads there instead of TCP.
-    by_address: the config has settings for its address that it does not have for its name.
+    proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer only
+    identity_files. explicit_identities: the user named them, they are no defaults. notes: settings of the ssh config
+    that fleet does not follow, for hints. certificates: those that are not next to their keys. agent: the socket of the
+    user's agent. revoked: a file of host keys that must not be trusted. proxy_command: the "FILE:LINE" of a
+    ProxyCommand, "" if ssh -G reports it. by_address: the config has settings for the address that it has not for the
+    name.
     """
 
     identity_files: tuple[Path, ...]
@@ -54,7 +54,7 @@ class Endpoint(Target):
 
     @property
     def known_name(self) -> str:
-        """The name known_hosts holds its key under."""
+        """Returns the name of its key in known_hosts."""
         return self.host_key_alias.lower() if self.host_key_alias else known_name(self.address, self.port)
 
 
@@ -64,8 +64,8 @@ def known_name(address: str, port: int) -> str:
 
 
 def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endpoint:
-    """The endpoint of a host. Its name is looked up in the ssh config, then its address where it has one of its
-    own; fields of the host win over both. Raises ConnectError(kind="config") for a config that makes no sense."""
+    """Returns the endpoint of a host. The ssh config is read for its name, then for its address. Fields of the host
+    override both. Raises ConnectError(kind="config") for a config that makes no sense."""
     own = host.address if host.address != host.name else None
     query = Query(host.name, own, host.user, host.port)
     found = by_name = config.lookup(query, cancel)
@@ -117,8 +117,7 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
 
 
 def _command(host: Host, found: Settings) -> str | None:
-    """Returns the place of the ProxyCommand that holds for the host; None when there is none, or only what is a
-    ProxyJump."""
+    """Returns the FILE:LINE of the host's ProxyCommand. None without one, or if it does the same as a ProxyJump."""
     command, where = one_of(found, "proxycommand")
     if host.proxy_jump is not None or not command or command.lower() == "none" or _OLD_JUMP.fullmatch(command):
         return None
@@ -143,7 +142,7 @@ def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tu
 
 
 def _agent(found: Settings, put_in: Callable[[str, str], str]) -> str | None:
-    """The agent's socket."""
+    """Returns the agent's socket."""
     name, where = one_of(found, "identityagent")
     if name is None or name == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK") or None
@@ -155,7 +154,8 @@ def _agent(found: Settings, put_in: Callable[[str, str], str]) -> str | None:
 
 
 def parse_hop(hop: str) -> Host:
-    """A Host for "[user@]host[:port]" ("[::1]:22" for IPv6). ConnectError(kind="gateway") when it is not that."""
+    """Returns the Host for "[user@]host[:port]" ("[::1]:22" for IPv6). Raises ConnectError(kind="gateway") for any
+    other text."""
     match = re.fullmatch(r"(?:([^@\s-][^@\s]*)@)?(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_][\w.-]*))(?::(\d+))?", hop)
     if not match or (match[4] and not 0 < int(match[4]) < 65536):
         raise ConnectError(
@@ -169,7 +169,7 @@ def parse_hop(hop: str) -> Host:
 
 @contextlib.contextmanager
 def named(host: Host) -> Iterator[None]:
-    """Errors are this host's."""
+    """Adds this host's name to a FleetError."""
     try:
         yield
     except FleetError as error:
@@ -178,8 +178,8 @@ def named(host: Host) -> Iterator[None]:
 
 
 class Routed:
-    """Holds what transports over SSH share. home: the directory that ~ means. hosts: the inventory, so that proxy_jump
-    may name one of it."""
+    """Base of transports over SSH. home: the directory that ~ means. hosts: the inventory, where gateways are looked
+    up."""
 
     def __init__(self, options: ConnectOptions | None, home: Path | None, hosts: Iterable[Host]) -> None:
         self.options = options or ConnectOptions()
@@ -188,15 +188,15 @@ class Routed:
         self._gates: dict[Any, threading.BoundedSemaphore] = {}
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
-        """Address, port, user, identities and hops of a host: the inventory over ~/.ssh/config over defaults."""
+        """Returns the endpoint of a host."""
         return resolve(host, self.config, cancel)
 
     def route(self, host: Host) -> tuple[Host, ...]:
-        """The gateways to a host, outermost first."""
+        """Returns the gateways to a host, outermost first."""
         return self.hops(self.resolve(host))
 
     def hops(self, endpoint: Endpoint, depth: int = 0) -> tuple[Host, ...]:
-        """The gateways to an endpoint, outermost first."""
+        """Returns the gateways to an endpoint, outermost first."""
         hops = tuple(self._hosts.get(hop) or parse_hop(hop) for hop in endpoint.proxy_jump)
         if not hops:
             return ()
@@ -208,16 +208,16 @@ class Routed:
             )
         first = self.resolve(hops[0])
         if (first.address, first.port) == (endpoint.address, endpoint.port):
-            # "everything goes through the bastion" also matches the bastion
+            # "Host *" with ProxyJump also matches the gateway
             return ()
         return (*self.hops(first, depth + 1), *hops)
 
     def gate(self, endpoint: Endpoint, route: tuple[Host, ...]) -> threading.BoundedSemaphore:
-        """In front of the sshd at the end of this route, for those that are not let in yet: so few at once."""
+        """Returns the semaphore that limits unauthenticated connections to the sshd at the end of this route."""
         key = route_key(route), endpoint.address, endpoint.port
         return self._gates.setdefault(key, threading.BoundedSemaphore(KNOCKS_AT_ONCE))
 
 
 def route_key(route: tuple[Host, ...]) -> tuple[tuple[str, str, str | None, int | None], ...]:
-    """Returns what distinguishes routes; a Host itself holds a dict and has no hash."""
+    """Returns a hashable key of a route; a Host holds a dict and has no hash."""
     return tuple((hop.name, hop.address, hop.user, hop.port) for hop in route)

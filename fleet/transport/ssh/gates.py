@@ -1,5 +1,5 @@
-"""Holds connections to gateways, which hosts share; waits between retries; makes the errors of connections that failed.
-Does not import paramiko."""
+"""Holds the connections to gateways, which hosts share. Waits between retries. Makes the errors of failed connections.
+Needs no paramiko."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fleet.model import Host
 from fleet.transport.base import Made, Once
 from fleet.transport.ssh.dial import Deadline
 
-# for a connection that sshd dropped before its banner: no login was tried, so a retry does no harm
+# of a connection that sshd dropped before its banner: no login was tried, so a retry does no harm
 EARLY_RETRIES = 4
-# for so long the error of a gateway holds for all hosts behind it: not each of a thousand tries again
+# for so long all hosts of a gateway share its error, so that not each of a thousand tries again
 RETRY_SECONDS = 2.0
 
 
@@ -25,8 +25,8 @@ class ClosedEarly(ConnectError):
 
 
 def pause(retry: int, deadline: Deadline) -> bool:
-    """Waits before retry number `retry`, longer each time. Returns False at once if there is to be none: too many, or
-    no time left."""
+    """Waits before retry number `retry`, longer each time. Returns False at once if there were too many, or if no time
+    is left."""
     seconds = 0.1 * 2**retry * (0.5 + random.random())
     if retry > EARLY_RETRIES or deadline.left() < seconds:
         return False
@@ -35,7 +35,7 @@ def pause(retry: int, deadline: Deadline) -> bool:
 
 
 class Shareable(Protocol):
-    """Describes a connection to a gateway, which those to hosts go through."""
+    """Describes a connection to a gateway."""
 
     @property
     def broken(self) -> bool: ...
@@ -50,11 +50,11 @@ class Gateways(Generic[L]):
     """Holds the connection to each gateway."""
 
     def __init__(self) -> None:
-        self._links: Once[L] = Once(_stands)
+        self._links: Once[L] = Once(_need_not_reopen)
 
     def get(self, key: Any, name: str, open_link: Callable[[], L]) -> L:
-        """Returns the connection to the gateway `key`. The first thread opens it by open_link(); others wait for that.
-        Raises ConnectError(kind="gateway"), with the `name` of the gateway, and Interrupted."""
+        """Returns the connection to the gateway `key`. The first thread opens it by open_link(), other threads wait.
+        Raises ConnectError(kind="gateway") with the gateway's `name`, and Interrupted."""
         try:
             return self._links.get(key, open_link)
         except Interrupted:
@@ -67,8 +67,8 @@ class Gateways(Generic[L]):
             link.abort()
 
 
-def _stands(made: Made[L]) -> bool:
-    """Is true if the connection is not to be opened again: it works, it failed just now, or a retry would not help."""
+def _need_not_reopen(made: Made[L]) -> bool:
+    """Is true if the connection works, failed a moment ago, or would fail again."""
     failed = made.exception()
     if failed is None:
         return not made.result().broken
@@ -117,18 +117,18 @@ def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
     )
 
 
-def no_banner(at: str, said: str | None, seconds: float | None) -> ConnectError:
-    """Returns the error for a host that did not send an SSH banner. said: what it sent instead. seconds: the time
+def no_banner(at: str, received: str | None, seconds: float | None) -> ConnectError:
+    """Returns the error for a host that did not send an SSH banner. received: what it sent instead. seconds: the time
     that it had; None if it closed the connection."""
-    if seconds is None and (said is None or "MaxStartups" in said):
+    if seconds is None and (received is None or "MaxStartups" in received):
         return ClosedEarly(
             Reason("{at} closed the connection before its SSH banner", at=at),
             kind="banner",
             hint="sshd is overloaded (MaxStartups), starting up, or turns this machine away",
         )
-    if said is not None:
+    if received is not None:
         return ConnectError(
-            Reason("{at} ", at=at) + f"answers, but not as an SSH server does: {said!r}",
+            Reason("{at} ", at=at) + f"answers, but not as an SSH server does: {received!r}",
             kind="banner",
             hint="is this the port of sshd? or it turns this machine away for a while",
         )

@@ -1,4 +1,4 @@
-"""The one decision whether a host's key is the right one."""
+"""Decides if a host's key is the right one; no other module does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.transport.ssh.known_hosts import Entry
 from fleet.transport.ssh.known_hosts import HostKey as HostKey
 from fleet.transport.ssh.known_hosts import KnownHosts as KnownHosts
 
-# What fleet asks for, best first; ssh-rsa with SHA-1 is not among them.
+# the algorithms that fleet requests, best first, without ssh-rsa (SHA-1)
 ALGORITHMS = {
     "ssh-ed25519": ("ssh-ed25519",),
     "ecdsa-sha2-nistp256": ("ecdsa-sha2-nistp256",),
@@ -22,8 +22,8 @@ ALGORITHMS = {
 
 
 class HostKeyCheck:
-    """Decides about the key one host presents. `preferred`: key types to ask for, those on file first, so that
-    a host with several keys presents the one that is known."""
+    """Checks the key that a host presents. preferred: key types to request, those on file first, so that a host with
+    several keys presents a known one."""
 
     def __init__(self, host: Host, endpoint: Endpoint, known: KnownHosts) -> None:
         self._host, self._endpoint, self.pin = host, endpoint, host.host_key
@@ -32,7 +32,7 @@ class HostKeyCheck:
         self.preferred = tuple(sorted(ALGORITHMS, key=lambda kind: kind not in on_file))
 
     def check(self, key: HostKey) -> None:
-        """Return when it is the right key. ConnectError: host-key (both fingerprints), unknown-host-key."""
+        """Raises ConnectError (host-key, unknown-host-key) unless it is the right key."""
         known = self._on_file.known
         self._on_file.check_revoked(key)
         pin = self.pin
@@ -47,7 +47,7 @@ class HostKeyCheck:
 
 
 def not_pinned(host: Host, key: object) -> ConnectError:
-    """The key it presented is not the inventory's."""
+    """Returns the error for a key that is not the inventory's."""
     return ConnectError(
         Reason("the inventory expects host key {pin}, it presented {key}", pin=host.host_key, key=key),
         kind="host-key",
@@ -59,7 +59,7 @@ def not_pinned(host: Host, key: object) -> ConnectError:
 
 
 def changed(host: Host, key: object, known: Entry) -> ConnectError:
-    """The key it presented is not the one on file."""
+    """Returns the error for a key that is not the one on file."""
     return ConnectError(
         Reason(
             "host key changed: expected {known} ({where}), it presented {key}",
@@ -73,7 +73,7 @@ def changed(host: Host, key: object, known: Entry) -> ConnectError:
 
 
 def unknown(endpoint: Endpoint, key: object, authorities: Sequence[Entry] = ()) -> ConnectError:
-    """Nothing shows that this key is the right one, or a wrong one."""
+    """Returns the error for a key if the host has none on file."""
     message = Reason(
         "unknown host key: it presented {key}, and nothing is on file for {name}", key=key, name=endpoint.known_name
     )

@@ -25,7 +25,7 @@ AGENT_HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_S
 
 
 class Agent:
-    """The agent at `address` (default: $SSH_AUTH_SOCK; "": there is none), queried for its keys once. trouble: what is
+    """Queries the agent at `address` for its keys, once. address: None: $SSH_AUTH_SOCK, "": no agent. trouble: what is
     wrong with it, as text."""
 
     def __init__(self, address: str | None = None) -> None:
@@ -34,11 +34,11 @@ class Agent:
         self._seconds = 0.0
         self._conn: socket.socket | None = None
         self._keys: tuple[Any, ...] | None = None
-        # one question at a time, and many hosts' threads sign with its keys
+        # the agent takes one request at a time, and the threads of many hosts sign with its keys
         self._lock = threading.Lock()
 
     def keys(self, seconds: float) -> tuple[Any, ...]:
-        """Its keys; none when there is no agent, or it does not answer within `seconds`."""
+        """Returns its keys, () without an agent, or if it does not answer within `seconds`."""
         with self._lock:
             if self._keys is None:
                 self._seconds = seconds
@@ -51,9 +51,9 @@ class Agent:
             conn.settimeout(self._seconds)
             conn.connect(self.address)
             return tuple(self._bounded(key) for key in agent_over(conn).get_keys())
-        except (TimeoutError, BlockingIOError):  # it sends nothing, or accepts no one
+        except (TimeoutError, BlockingIOError):  # it sends nothing, or accepts no connection
             self._hangs()
-        except Exception:  # no process listens there, or no agent does: paramiko raises what its parser trips over
+        except Exception:  # no process listens there, or it is no agent: paramiko's parser may raise any exception
             self.close()
         return ()
 
@@ -78,14 +78,13 @@ class Agent:
         self.close()
 
     def error(self) -> ConnectError:
-        """Returns what is wrong with it, or that it is gone."""
+        """Returns the error for an agent that hangs or is gone."""
         return ConnectError(self.trouble or f"the ssh-agent at {self.address} is gone", kind="auth", hint=AGENT_HINT)
 
     def close(self) -> None:
-        """Let go of it."""
         conn, self._conn = self._conn, None
         if conn is not None:
-            with contextlib.suppress(OSError):  # wakes the thread that waits for an answer
+            with contextlib.suppress(OSError):  # wakes the thread that waits for a response
                 conn.shutdown(socket.SHUT_RDWR)
             conn.close()
 
@@ -99,16 +98,16 @@ _UNKNOWN = "not a private key that fleet can read (ed25519, ecdsa or rsa)"
 
 
 class Keyring:
-    """Private keys, each file read once however many hosts use it, and the agent's."""
+    """Holds the private keys, whose files are read once for all hosts, and the agents."""
 
     def __init__(self) -> None:
-        # a file that is missing may be made meanwhile
+        # a missing file may be made meanwhile
         self._keys: Once[tuple[Any, str]] = Once(lambda made: made.result()[1] != _MISSING)
         self._certificates: Once[Any] = Once()
         self._agents: Once[Agent] = Once()
 
     def agent(self, endpoint: Endpoint) -> Agent:
-        """The agent for this host, one connection for all that have the same."""
+        """Returns the agent for this host. Hosts with the same agent share one connection."""
         address = endpoint.agent or ""
         return self._agents.get(address, lambda: Agent(address))
 
@@ -117,8 +116,8 @@ class Keyring:
             agent.close()
 
     def offers(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
-        """(what to call it, key), best first, none twice; remarks on keys that cannot be used go to `notes`. The agent
-        is not queried before its turn: one that hangs does not matter where a file's key is accepted."""
+        """Yields (name for messages, key), best first, each key once. Adds remarks on unusable keys to `notes`. It
+        queries the agent after the files, so an agent that hangs does not matter if a file's key is accepted."""
         offered: set[bytes] = set()
         for name, key in self._all(endpoint, notes, deadline):
             if key.asbytes() not in offered:
@@ -129,7 +128,7 @@ class Keyring:
 
     def _all(self, endpoint: Endpoint, notes: list[str], deadline: Deadline) -> Iterator[tuple[str, Any]]:
         agent = self.agent(endpoint)
-        # half of what is left: a password may have to be tried after it
+        # half of the time: a password may have to be tried after the agent
         patience = max(0.1, deadline.left() / 2)
         any_file = False
         for file in endpoint.certificates:
@@ -154,18 +153,18 @@ class Keyring:
             notes.append(agent.trouble)
 
     def _certified(self, key: Any, files: tuple[Path, ...]) -> Iterator[tuple[str, Any]]:
-        """The key with each certificate that is for it."""
+        """Yields the key with each of its certificates."""
         kind = len(paramiko.Message(key.asbytes()).get_binary()) + 4
         for file in files:
             certificate = self._certificates.get(file, partial(_certificate, file))
             if certificate is not None:
                 fields = paramiko.Message(certificate.key_blob)
-                fields.get_binary(), fields.get_binary()  # its type and its nonce; what follows is the key's
+                fields.get_binary(), fields.get_binary()  # skips its type and its nonce, which the key follows
                 if fields.get_remainder().startswith(key.asbytes()[kind:]):
                     yield file.name, CertifiedKey(key, certificate)
 
     def _held_by_agent(self, file: Path, agent: Agent, patience: float) -> Any:
-        """The agent's copy of a key whose file is encrypted, or of which only the public half is here."""
+        """Returns the agent's copy of a key whose file is encrypted or is the public half only."""
         public = file if file.suffix == ".pub" else Path(f"{file}.pub")
         try:
             blob = paramiko.PublicBlob.from_file(str(public)).key_blob
@@ -175,7 +174,7 @@ class Keyring:
 
 
 class CertifiedKey:
-    """A key that is offered with a certificate for it."""
+    """Offers a key with a certificate for it."""
 
     def __init__(self, key: Any, certificate: Any) -> None:
         self.key, self.public_blob = key, certificate
@@ -189,16 +188,16 @@ class CertifiedKey:
 
 
 def _certificate(file: Path) -> Any:
-    """None when it is none, or not there."""
+    """Returns the certificate in a file, None if it holds none."""
     try:
         found = paramiko.PublicBlob.from_file(str(file))
-    except Exception:  # paramiko raises what its parser trips over
+    except Exception:  # paramiko's parser may raise any exception
         return None
     return found if found.key_type.endswith("-cert-v01@openssh.com") else None
 
 
 def _load(file: Path) -> tuple[Any, str]:
-    """(key, "") or (None, why it cannot be used)."""
+    """Returns (key, ""), or (None, why it cannot be used)."""
     try:
         text, info = own.read_given(file).decode("utf-8", "replace"), file.stat()
         if info.st_mode & 0o077 and info.st_uid == os.getuid() and "PRIVATE KEY-----" in text:
@@ -219,14 +218,14 @@ def _load(file: Path) -> tuple[Any, str]:
             return kind(file_obj=io.StringIO(text)), ""
         except paramiko.PasswordRequiredException:
             return None, _LOCKED
-        except Exception as error:  # paramiko raises what its parsers happen to trip over
+        except Exception as error:  # paramiko's parsers may raise any exception
             if kind is PRIVATE_KEY_TYPES[-1] and isinstance(error, AssertionError):
                 why = "a damaged private key"
     return None, why
 
 
 def _from_pkcs8(text: str) -> str:
-    """A key as OpenSSL writes it, as OpenSSH does: paramiko reads no other."""
+    """Converts a key of OpenSSL's form to OpenSSH's, as paramiko reads no other."""
     from cryptography.hazmat.primitives import serialization as form
 
     key = form.load_pem_private_key(text.encode(), None)

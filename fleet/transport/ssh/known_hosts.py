@@ -1,4 +1,4 @@
-"""known_hosts files, and files of revoked keys, as OpenSSH reads them."""
+"""Reads known_hosts files, and files of revoked keys, as OpenSSH does."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.errors import ConnectError, Reason
+from fleet.model import grouped
+from fleet.node.base.errors import on_os_error
 from fleet.transport.base import Once
 from fleet.transport.ssh.endpoint import Endpoint
 
@@ -25,19 +27,19 @@ _MARKERS = ("", "@revoked", "@cert-authority")
 
 @dataclass(frozen=True)
 class HostKey:
-    """A public host key: `type` as in known_hosts ("ssh-ed25519"), `blob` its wire form."""
+    """Holds a public host key. type: as in known_hosts ("ssh-ed25519"). blob: its wire form."""
 
     type: str
     blob: bytes
 
     @cached_property
     def fingerprint(self) -> str:
-        """ "SHA256:..." as ssh-keygen -l shows it."""
+        """Returns "SHA256:...", as ssh-keygen -l shows it."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
     @property
     def text(self) -> str:
-        """ "ssh-ed25519 AAAA...", the part of a known_hosts line after the name."""
+        """Returns "ssh-ed25519 AAAA...", the part of a known_hosts line after the name."""
         return f"{self.type} {base64.b64encode(self.blob).decode()}"
 
     def __str__(self) -> str:
@@ -46,7 +48,7 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line. marker: "", "@revoked" or "@cert-authority"."""
+    """Holds one line. marker: "", "@revoked" or "@cert-authority"."""
 
     names: tuple[str, ...]
     key: HostKey
@@ -55,13 +57,13 @@ class Entry:
 
     @property
     def special(self) -> bool:
-        """Its names have to be compared, they cannot be looked up."""
+        """Is true if its names have to be compared, because they are patterns or hashed."""
         return bool(self.marker) or any(c in name for name in self.names for c in "|*?!")
 
     @cached_property
     def _hashed(self) -> tuple[Any, Any, bytes] | None:
-        """(SHA-1 begun with the inner key of HMAC, and with the outer one; digest) of a name that ssh hashed. Each host
-        is compared with each of them, and hmac.digest() takes three times as long."""
+        """Returns (SHA-1 of HMAC's inner key, SHA-1 of its outer key, digest) of a hashed name. Each host is compared
+        with each such name, and hmac.digest() takes three times as long."""
         try:
             _, _, salt, digest = self.names[0].split("|")
             key = base64.b64decode(salt).ljust(64, b"\0")
@@ -84,10 +86,10 @@ class Entry:
 
 
 def parse(data: bytes, source: str) -> list[Entry]:
-    """Entries of a known_hosts file. Lines that are not one are skipped, as ssh does.
+    """Returns the entries of a known_hosts file. Other lines are skipped, as ssh does.
 
-    A line ends at "\\n" and at nothing else, tokens at blanks and tabs: what looks like a break to Python (U+2028,
-    vertical tab, ...) would let a comment vouch for a key.
+    Only "\\n" ends a line, and only blanks and tabs separate tokens. With Python's other line breaks (U+2028, vertical
+    tab, ...) a comment could vouch for a key.
     """
     entries = []
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -104,7 +106,7 @@ def parse(data: bytes, source: str) -> list[Entry]:
 
 
 def _key(fields: list[str]) -> HostKey | None:
-    """The key that a line names by its type and its text."""
+    """Returns the key that a line names by its type and its text."""
     try:
         return HostKey(fields[0], base64.b64decode(fields[1], validate=True))
     except (IndexError, ValueError, binascii.Error):
@@ -113,8 +115,9 @@ def _key(fields: list[str]) -> HostKey | None:
 
 @dataclass
 class OnFile:
-    """Holds what is on file for one host. known: entries that name it. bare: those that name it without its port, where
-    none has it. revoked, authorities: entries of that mark, for any port. revoked_keys: RevokedHostKeys."""
+    """Holds the entries on file for one host. known: those with its name. bare: those with its name without the port,
+    if no entry has the port. revoked, authorities: those with that mark, for any port. revoked_keys:
+    RevokedHostKeys."""
 
     known: list[Entry] = field(default_factory=list)
     bare: list[Entry] = field(default_factory=list)
@@ -123,7 +126,7 @@ class OnFile:
     revoked_keys: Path | None = None
 
     def check_revoked(self, key: HostKey) -> None:
-        """ConnectError(kind="host-key") for a key that must not be trusted any more."""
+        """Raises ConnectError(kind="host-key") for a revoked key."""
         where = next((e.where for e in self.revoked if e.key.blob == key.blob), None)
         if where is not None:
             mark = f"@revoked ({where})"
@@ -139,17 +142,16 @@ class OnFile:
 
 
 def _is_revoked(file: Path, key: HostKey) -> bool:
-    """Is true where the file lists the key: one key on a line, or a KRL, which ssh-keygen reads. Without the file no
-    host is to be trusted."""
-    try:
+    """Is true if the file lists the key. The file has a key on each line, or is a KRL, which ssh-keygen reads. If it
+    cannot be read, no host is trusted."""
+    with on_os_error(
+        ConnectError,
+        "cannot read the file of revoked host keys",
+        where=str(file),
+        kind="config",
+        hint="RevokedHostKeys in the ssh config names it",
+    ):
         data = file.read_bytes()
-    except OSError as error:
-        raise ConnectError(
-            f"cannot read the file of revoked host keys: {error.strerror}",
-            where=str(file),
-            kind="config",
-            hint="RevokedHostKeys in the ssh config names it",
-        ) from error
     if not data.startswith(_KRL):
         lines = (line.decode("latin-1").strip(" \t\r") for line in data.split(b"\n"))
         keys = (_key(re.findall(r"[^ \t]+", line)) for line in lines if not line.startswith("#"))
@@ -178,13 +180,13 @@ def _is_revoked(file: Path, key: HostKey) -> bool:
 
 
 class KnownHosts:
-    """known_hosts files, read again only when they changed: setup-ssh enrols keys while it is connected."""
+    """Reads known_hosts files, and reads them again when they changed: setup-ssh adds keys while it is connected."""
 
     def __init__(self) -> None:
         self._read: Once[tuple[dict[str, list[Entry]], list[Entry]]] = Once()
 
     def _load(self, file: Path) -> tuple[dict[str, list[Entry]], list[Entry]]:
-        """(entries by plain name, entries that need a comparison)."""
+        """Returns (entries by plain name, entries that need a comparison)."""
         try:
             stat = file.stat()
             stamp = (file, stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -203,7 +205,7 @@ class KnownHosts:
         others = self._lookup(bare, endpoint.known_hosts_files, marked=bool(known)) if bare != name else []
         both = (*entries, *others)
         return OnFile(
-            # as OpenSSH: a key on file without the port speaks for the host, its absence or difference means nothing
+            # as OpenSSH: the same key on file without the port vouches for the host, another key means nothing
             known,
             [e for e in others if not e.marker] if not known else [],
             [e for e in both if e.marker == "@revoked"],
@@ -212,7 +214,8 @@ class KnownHosts:
         )
 
     def _lookup(self, name: str, files: Iterable[Path], *, marked: bool = False) -> list[Entry]:
-        """Entries that name it; marked: those with a marker will do (comparing with hashed names is dear)."""
+        """Returns the entries with this name. marked: of those that need a comparison, only marked ones, as comparing
+        with hashed names is slow."""
         found: list[Entry] = []
         for file in files:
             plain, special = self._load(file)
@@ -222,8 +225,5 @@ class KnownHosts:
 
 
 def _sorted(entries: list[Entry]) -> tuple[dict[str, list[Entry]], list[Entry]]:
-    plain: dict[str, list[Entry]] = {}
-    for entry in entries:
-        for name in () if entry.special else entry.names:
-            plain.setdefault(name, []).append(entry)
+    plain = grouped((name, entry) for entry in entries if not entry.special for name in entry.names)
     return plain, [entry for entry in entries if entry.special]

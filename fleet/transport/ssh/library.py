@@ -1,4 +1,4 @@
-"""paramiko, as fleet loads it: in half the time, and without its log."""
+"""Loads paramiko in half the time, and without its log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def _load() -> Any:
-    # paramiko wants invoke only to run `Match exec`, which fleet never does: without it the import takes half the
-    # time. The type is Any because the stubs leave out what is extended here.
+    # paramiko needs invoke only for `Match exec`, which fleet never runs. Without it the import takes half the time.
+    # The type is Any because the stubs lack the names that fleet extends.
     loaded = "invoke" in sys.modules
     if not loaded:
         sys.modules["invoke"] = None  # type: ignore[assignment]
@@ -23,7 +23,7 @@ def _load() -> Any:
 
 paramiko: Any = _load()
 
-# it prints tracebacks of its own for every failed connection
+# its log has a traceback for every failed connection
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 from paramiko.buffered_pipe import PipeTimeout as PipeTimeout  # noqa: E402

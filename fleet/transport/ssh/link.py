@@ -1,6 +1,6 @@
-"""One SSH connection: paramiko's Transport, cut down to what fleet needs and bounded where paramiko waits for ever.
+"""Implements one SSH connection by paramiko's Transport. Every wait has a limit, also those of paramiko that have none.
 
-The host key is judged inside the key exchange: when it is wrong, not one byte more is sent.
+The host key is checked during the key exchange. If it is wrong, nothing more is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet.transport.ssh.node_channel import NodeChannel
 
 
 class Link(Connection):
-    """A connection with a verified host key; not authenticated yet after handshake()."""
+    """Connection whose handshake() verifies the host key. It does not authenticate."""
 
     def __init__(self, sock: Any, check: HostKeyCheck | None, key_types: tuple[str, ...]) -> None:
         super().__init__(sock, self._judge, tuple(a for kind in key_types for a in ALGORITHMS[kind]))
@@ -41,7 +41,8 @@ class Link(Connection):
             self._check.check(self.server_host_key)
 
     def handshake(self, where: str, deadline: Deadline) -> None:
-        """Banner and key exchange. ConnectError: banner, timeout, lost, protocol, host-key, unknown-host-key."""
+        """Exchanges banners and keys. Raises ConnectError (banner, timeout, lost, protocol, host-key,
+        unknown-host-key)."""
         self._where = where
         done = threading.Event()
         with thread_limit():
@@ -52,7 +53,7 @@ class Link(Connection):
         raise self.failure(in_time, deadline.seconds, "the key exchange")
 
     def failure(self, in_time: bool, seconds: float, during: str) -> FleetError:
-        """Returns what made the connection fail, or not come about in time."""
+        """Returns the error for a connection that failed or timed out."""
         error = self.saved_exception
         if isinstance(error, FleetError):
             return error
@@ -68,14 +69,13 @@ class Link(Connection):
         return ConnectError(Reason("{at}: ", at=self._where) + str(error), kind="protocol", hint=self._way_out())
 
     def _way_out(self) -> str:
-        """Returns what to do where the two have no algorithm in common: ssh knows more than the library that fleet
-        uses."""
+        """Returns the hint for a server with which paramiko has no algorithm in common; ssh knows more of them."""
         if re.match(r"SSH-[\d.]+-OpenSSH_[1-6]\.", self.remote_version):
             return "its sshd is very old: update it"
         return "--transport openssh may speak what its sshd offers; 'ssh -v' to it shows what that is"
 
     def open(self, kind: str, deadline: Deadline, target: tuple[str, int] | None = None) -> NodeChannel:
-        """Open a channel ("session", or "direct-tcpip" to `target`). ChannelRefused when the server refuses."""
+        """Opens a channel ("session", or "direct-tcpip" to `target`). Raises ChannelRefused if the server refuses."""
         if self.broken:
             raise self.failure(True, deadline.seconds, "the opening of a channel")
         event = threading.Event()
@@ -93,8 +93,8 @@ class Link(Connection):
         return channel
 
     def answers(self, deadline: Deadline) -> bool:
-        """Returns True where the server still reacts. It is sent a request for a kind of channel that does not exist.
-        Raises Interrupted."""
+        """Returns True if the server responds. The request is for a kind of channel that does not exist. Raises
+        Interrupted."""
         try:
             self.open("ping@fleet", deadline).close()
         except ChannelRefused:
@@ -106,7 +106,7 @@ class Link(Connection):
         return True
 
     def post(self, send: Callable[[], None], deadline: Deadline, during: str) -> None:
-        """Call what sends one message. ConnectError when the connection is gone."""
+        """Calls `send`, which sends one message. Raises ConnectError if the connection is gone."""
         try:
             send()
         except (EOFError, OSError, paramiko.SSHException) as error:
@@ -114,11 +114,11 @@ class Link(Connection):
 
     @property
     def broken(self) -> bool:
-        """The connection is gone; true before its channels notice."""
+        """Is true if the connection is gone, even before its channels notice."""
         return not self.is_active() or self.saved_exception is not None
 
     def quietly(self, send: Callable[[], None]) -> None:
-        """Call what sends a small message, without waiting for a peer that takes nothing."""
+        """Calls `send`, which sends a small message. A thread does it if the peer reads nothing."""
         try:
             writable = bool(select.select([], [self.sock], [], 0)[1]) if self.via is None else not self.via.broken
         except (OSError, ValueError):
@@ -129,7 +129,7 @@ class Link(Connection):
             background("fleet-close", send)
 
     def abort(self) -> None:
-        """Close at once, whatever state it is in; never blocks, never raises."""
+        """Closes the connection at once, in any state. Never blocks, never raises."""
         with contextlib.suppress(Exception):
             shut = getattr(self.sock, "abort", None)
             shut() if shut else self.sock.shutdown(socket.SHUT_RDWR)
@@ -139,7 +139,7 @@ class Link(Connection):
 
 
 class ChannelRefused(Exception):
-    """The server refused a channel. code: 1 prohibited, 2 connect failed, 3 unknown type, 4 resources."""
+    """Reports that the server refused a channel. code: 1 prohibited, 2 connect failed, 3 unknown type, 4 resources."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

@@ -14,45 +14,45 @@ _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL"
 _SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 
-PASSED_BYTES = 1 << 10  # of the window, that beats may use up before a reader returns it to the peer
+SKIPPED_BYTES = 1 << 10  # of the window, which ignored heartbeats may use up until a reader returns it to the peer
 
 
-class Bell(threading.Event):
-    """Is set by each of two buffers when it gets data or ends. A buffer that is empty calls clear(), which does nothing
-    here, because the other buffer may hold data. quiet() clears it."""
+class ReadableEvent(threading.Event):
+    """Event that two buffers set when they receive data or end. An empty buffer calls clear(), which does nothing here,
+    because the other buffer may hold data. reset() clears it."""
 
     def clear(self) -> None: ...
 
-    def quiet(self) -> None:
+    def reset(self) -> None:
         super().clear()
 
 
 class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     """Adds to paramiko's channel: exit-signal sets the status 128+n; nothing is sent after CHANNEL_CLOSE.
 
-    bell: set when there is data to read, or the stream has ended. beat: data that wakes no reader, see _feed().
-    passed_at: when such data came last, by time.monotonic(). refused: code and text of a refusal to open the channel.
-    denied: a request on it was refused. abandoned: the thread that opened it has given up.
+    readable: set when there is data to read, or the stream has ended. ignored_heartbeat: data that wakes no reader, see
+    _feed(). heartbeat_at: when such data came last, by time.monotonic(). refused: code and text of a refusal to open
+    the channel. denied: a request on it was refused. abandoned: the thread that opened it has given up.
 
     paramiko's own channel may send data or EOF in one thread after another thread has sent the close. sshd then drops
-    the whole connection; that of a gateway carries the channels of many hosts.
+    the whole connection, which may be a gateway's with the channels of many hosts.
     """
 
     def __init__(self, chanid: int) -> None:
         super().__init__(chanid)
-        self.bell = Bell()
-        self.in_buffer.set_event(self.bell)
-        self.in_stderr_buffer.set_event(self.bell)
+        self.readable = ReadableEvent()
+        self.in_buffer.set_event(self.readable)
+        self.in_stderr_buffer.set_event(self.readable)
         self.refused: tuple[int, str] | None = None
         self.abandoned = self.denied = False
-        self.beat, self.passed_at = b"", 0.0
-        self._passed = self._told = 0
+        self.ignored_heartbeat, self.heartbeat_at = b"", 0.0
+        self._skipped_beats = self._acknowledged_beats = 0
         self._sending = threading.Lock()
-        self._said_close = False
+        self._close_sent = False
 
     def __del__(self) -> None:
-        """Does nothing. paramiko's own sends the close: in any thread, under any lock, because the garbage collector
-        calls it."""
+        """Does nothing. The garbage collector calls it in any thread, under any lock, and paramiko's sends the
+        close."""
 
     def _send(self, s: Any, m: Message) -> int:
         with self.lock:
@@ -63,34 +63,36 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
                 return 0
             m.add_string(bytes(s[:size]))
         with self._sending:
-            if self._said_close:
+            if self._close_sent:
                 raise OSError("the channel is closed")
             self.transport._send_user_message(m)
         return size
 
     def _feed(self, m: Message) -> None:
-        """Takes data from the peer. If all before it was read, data equal to `beat` sets `passed_at` and wakes no
-        reader, as long as such data is less than PASSED_BYTES."""
+        """Receives data from the peer. Data equal to `ignored_heartbeat` sets `heartbeat_at` and wakes no reader, if
+        all earlier data was read and such data is less than SKIPPED_BYTES."""
         data = m.get_binary()
-        # `beat` is read first: taken() clears it before it takes anything
-        if self.beat and not self.unread() and data == self.beat and self._passed - self._told < PASSED_BYTES:
-            self.passed_at = time.monotonic()
-            self._passed += len(data)
+        has_room = self._skipped_beats - self._acknowledged_beats < SKIPPED_BYTES
+        # the order matters: read_available() clears `ignored_heartbeat` before it reads
+        if self.ignored_heartbeat and not self.unread() and data == self.ignored_heartbeat and has_room:
+            self.heartbeat_at = time.monotonic()
+            self._skipped_beats += len(data)
         else:
             self.in_buffer.feed(data)
 
     def unread(self) -> int:
-        """Returns the number of bytes of stdout and stderr that wait for a reader."""
+        """Returns the number of unread bytes of stdout and stderr."""
         return len(self.in_buffer) + len(self.in_stderr_buffer)
 
-    def taken(self, nbytes: int) -> tuple[bytes, bytes]:
-        """Returns what has come on stdout and stderr, at most `nbytes` of each, without waiting. Clears `beat`."""
-        self.beat = b""
-        passed, self._told = self._passed - self._told, self._passed
+    def read_available(self, nbytes: int) -> tuple[bytes, bytes]:
+        """Returns the bytes received on stdout and stderr, at most `nbytes` of each, without waiting. Clears
+        `ignored_heartbeat`."""
+        self.ignored_heartbeat = b""
+        skipped, self._acknowledged_beats = self._skipped_beats - self._acknowledged_beats, self._skipped_beats
         pipes = (self.in_buffer, self.in_stderr_buffer)
         out, err = (bytes(pipe.read(nbytes, 0)) if len(pipe) else b"" for pipe in pipes)
         with self._sending:
-            self._acknowledge(passed + len(out) + len(err))
+            self._acknowledge(skipped + len(out) + len(err))
         return out, err
 
     def recv(self, nbytes: int) -> bytes:
@@ -111,14 +113,14 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     def _acknowledge(self, count: int) -> None:
         """Returns `count` bytes of the window to the peer. The caller holds _sending."""
         owed: int = self._check_add_window(count)
-        if owed > 0 and not self._said_close:
+        if owed > 0 and not self._close_sent:
             m = Message()
             m.add_byte(paramiko.common.cMSG_CHANNEL_WINDOW_ADJUST)
             m.add_int(self.remote_chanid)
             m.add_int(owed)
             self.transport._send_user_message(m)
 
-    def ask(self, command: str) -> None:
+    def request_exec(self, command: str) -> None:
         """Requests to run a command. The response sets `event`, and `event_ready` if the server accepts. Sends nothing
         on a closed channel: the server would drop the whole connection."""
         m = Message()
@@ -149,33 +151,34 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     def close(self) -> None:
         with self.lock:
             messages = self._close_internal() if self.active and not self.closed else ()
-        self._say_close(messages)
+        self._send_close(messages)
 
     def _request_failed(self, m: Message) -> None:
         self.denied = True
         with self.lock:
             messages = self._close_internal()
-        self._say_close_soon(messages)
+        self._send_close_soon(messages)
 
     def _handle_close(self, m: Message) -> None:
         with self.lock:
             messages = self._close_internal()
             self.transport._unlink_channel(self.chanid)
-        self._say_close_soon(messages)
+        self._send_close_soon(messages)
 
-    def _say_close_soon(self, messages: Any) -> None:
-        """Sends the close for the connection's own thread, which must not wait: if it would, another thread does it."""
+    def _send_close_soon(self, messages: Any) -> None:
+        """Sends the close from the connection's own thread, which must not wait. If it would, another thread sends
+        it."""
         if self.transport.clear_to_send.is_set() and not self._sending.locked():
-            self._say_close(messages)
+            self._send_close(messages)
         else:
-            background("fleet-close", lambda: self._say_close(messages))
+            background("fleet-close", lambda: self._send_close(messages))
 
-    def _say_close(self, messages: Any) -> None:
+    def _send_close(self, messages: Any) -> None:
         with self._sending, contextlib.suppress(EOFError, OSError, paramiko.SSHException):
             for message in messages:
                 if message is not None:
                     self.transport._send_user_message(message)
-                    self._said_close = True
+                    self._close_sent = True
 
     def _handle_request(self, m: Message) -> None:
         start = m.packet.tell()

@@ -1,4 +1,4 @@
-"""Settings of one host, as an ssh_config gives them: which are followed, their tokens, and their purpose."""
+"""Defines which settings of an ssh_config are followed, and expands their tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.errors import ConnectError
 SEVERAL = ("identityfile", "certificatefile")
 # {lower-case keyword: [(value, "FILE:LINE"), ...]}, for keywords that are set
 Settings = dict[str, list[tuple[str, str]]]
-# The keywords fleet heeds, and those it cannot and reports; ssh -G names a hundred more
+# keywords that fleet follows, and those that it cannot follow and reports; ssh -G prints a hundred more
 HEEDED = (
     "hostname",
     "port",
@@ -49,7 +49,7 @@ def _forms(keywords: dict[str, str]) -> dict[str, re.Pattern[str]]:
     return {key: re.compile(form, re.ASCII) for form, keys in keywords.items() for key in keys.split()}
 
 
-# What is followed, and in which form. A value of another form is ssh's to read, or to refuse.
+# keywords that are followed, by the form of their values; ssh reads, or refuses, a value of another form
 FOLLOWED = _forms(
     {
         r"(?:[A-Za-z0-9_.:-]|%h)+": "hostname",
@@ -61,8 +61,8 @@ FOLLOWED = _forms(
         _FILES: "userknownhostsfile globalknownhostsfile",
     }
 )
-# What makes no difference to where fleet goes, when it is well-formed.
-IDLE = _forms(
+# keywords that do not matter to fleet, by the form of their values
+IRRELEVANT = _forms(
     {
         _FLAG: "batchmode checkhostip compression exitonforwardfailure forwardagent forwardx11 forwardx11trusted "
         "gssapiauthentication gssapidelegatecredentials hashknownhosts passwordauthentication tcpkeepalive "
@@ -78,8 +78,8 @@ IDLE = _forms(
         r"[A-Z][A-Z0-9_* \t]*": "sendenv",
     }
 )
-# A distribution names its algorithms rightly; whether a user does is for ssh to decide.
-IDLE_SYSTEM = IDLE | _forms(
+# algorithms: those in a distribution's file are right, those in a user's are checked by ssh
+IRRELEVANT_SYSTEM = IRRELEVANT | _forms(
     {
         r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
         "pubkeyacceptedalgorithms hostbasedacceptedalgorithms casignaturealgorithms",
@@ -107,7 +107,7 @@ class Query:
 
 
 def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]:
-    """Returns the values of %x, of the tokens that names of files may hold. me: the user on this machine."""
+    """Returns the values of the %x tokens in file names. me: the user on this machine."""
 
     def first(key: str, default: str) -> str:
         return found[key][0][0] if found.get(key) else default
@@ -131,20 +131,19 @@ def tokens(query: Query, found: Settings, home: Path, me: str) -> dict[str, str]
 
 
 def one_of(found: Settings, key: str) -> tuple[str | None, str | None]:
-    """(the value that counts, "FILE:LINE"); (None, None) when it is not set."""
+    """Returns (the first value, its "FILE:LINE"), or (None, None) if the keyword is not set."""
     return found[key][0] if found.get(key) else (None, None)
 
 
 def merged(first: Settings, second: Settings) -> Settings:
-    """Both, the first before the second."""
+    """Returns both; values of the first override those of the second."""
     keys = dict.fromkeys([*first, *second])
     return {k: first.get(k, []) + second.get(k, []) if k in SEVERAL else first.get(k) or second[k] for k in keys}
 
 
-def words(value: str) -> list[str]:
-    """Returns the parts between the blanks, without quotes and comment.
-
-    For a line that ssh itself reads, it only finds which line that is."""
+def split_value(value: str) -> list[str]:
+    """Returns the parts between the blanks, without quotes and comment. For lines that ssh reads, it serves only to
+    find the line of a value."""
     try:
         parts = shlex.split(value)
     except ValueError:
@@ -154,14 +153,14 @@ def words(value: str) -> list[str]:
 
 
 def tilde(text: str, home: Path) -> str:
-    """~ is `home`, ~user what the system has."""
+    """Expands ~ to `home`, and ~user to that user's home."""
     if text == "~" or text.startswith("~/"):
         return str(home) + text[1:]
     return os.path.expanduser(text)  # noqa: PTH111
 
 
 def expand(text: str, tokens: Mapping[str, str]) -> str:
-    """The text with its %tokens and ${VARIABLES} put in. ValueError, as ssh refuses, for what has no value."""
+    """Expands %tokens and ${VARIABLES}. Raises ValueError for one without a value, as ssh does."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] is not None:

@@ -1,7 +1,7 @@
-"""The ssh transport: paramiko, with host keys always verified, one authentication plan and a bound on every wait.
+"""The ssh transport, by paramiko. Host keys are always verified, and every wait has a limit.
 
-A gateway has one authenticated connection, shared by all hosts reached through it; each of them is one direct-tcpip
-channel, which neither MaxStartups nor MaxSessions counts.
+All hosts of a gateway share one authenticated connection to it. Each host is a direct-tcpip channel of that connection,
+which neither MaxStartups nor MaxSessions counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.model import Host
+from fleet.node.base.errors import on_failure
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.ssh.auth import TriesUsedUp, authenticate
 from fleet.transport.ssh.channel import SshSession
@@ -25,11 +26,8 @@ from fleet.transport.ssh.node_channel import NodeChannel
 
 
 class SshTransport(Routed):
-    """Connects to hosts over SSH.
-
-    home: the directory that ~ means. hosts: the inventory, so that proxy_jump may name one of it. password_for:
-    gives the one password attempt its password; without it no password is ever tried.
-    """
+    """Connects to hosts over SSH. home, hosts: as for Routed. password_for: returns the password for the one attempt;
+    None: no password is tried."""
 
     name = "ssh"
 
@@ -60,7 +58,7 @@ class SshTransport(Routed):
         return endpoint
 
     def connect(self, host: Host, cancel: Cancel) -> SshSession:
-        """An authenticated session. ConnectError with its reason as `kind`; LimitError; Interrupted."""
+        """Returns an authenticated session. Raises ConnectError with the reason as `kind`, LimitError, Interrupted."""
         with named(host):
             endpoint = self.resolve(host, cancel)
             route = self.hops(endpoint)
@@ -70,8 +68,8 @@ class SshTransport(Routed):
         )
 
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
-        """The key that the server at this host presents, unverified; nothing is sent to it but a key
-        exchange. `key_type`: ask for that type only ("ssh-ed25519", "ssh-rsa", ...)."""
+        """Returns the unverified key that the server of this host presents, after a key exchange only. key_type:
+        request only this type ("ssh-ed25519", "ssh-rsa", ...)."""
         with named(host):
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
@@ -117,25 +115,24 @@ class SshTransport(Routed):
         types: tuple[str, ...],
         deadline: Deadline,
     ) -> Link:
-        """A link up to and including the key exchange, with the host key verified where `check` is given."""
+        """Returns a link after its key exchange. With `check`, the host key is verified."""
         where = f"{endpoint.address} port {endpoint.port}"
         retries = 0
         first_refusal: ConnectError | None = None
         while True:
             link = self._open(endpoint, route, check, types, deadline)
             try:
-                link.handshake(where, deadline)
+                with on_failure(link.abort):
+                    link.handshake(where, deadline)
                 return link
             except ClosedEarly:
-                link.abort()
                 retries += 1
                 if not pause(retries, deadline):
                     raise
             except ConnectError as error:
-                link.abort()
                 if link.via is not None and error.kind in ("timeout", "banner", "lost"):
                     must_answer(link.via, route[-1].name, deadline)
-                # the pinned key may be of another type than the one presented
+                # the host may have a key of the pinned type, too: try again without the presented type
                 presented = link.server_host_key
                 types = tuple(t for t in types if presented is not None and t != presented.type)
                 if error.kind == "host-key" and check is not None and check.pin is not None:
@@ -143,9 +140,6 @@ class SshTransport(Routed):
                     if types:
                         continue
                 raise first_refusal or error from None
-            except BaseException:
-                link.abort()
-                raise
 
     def _open(
         self,
@@ -169,7 +163,7 @@ class SshTransport(Routed):
 
 
 def dial_through(gateway: Link, name: str, address: str, port: int, deadline: Deadline) -> NestedSocket:
-    """A connection from the gateway to address:port. ConnectError names the cause when it fails."""
+    """Returns a connection from the gateway to address:port. Raises ConnectError with the cause."""
     try:
         return NestedSocket(gateway, gateway.open("direct-tcpip", deadline, (address, port)))
     except ChannelRefused as error:
@@ -182,9 +176,10 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
 
 
 def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
-    """Raise ConnectError(kind="gateway") when the gateway is lost or hangs, so that it is not taken for the host
-    reached through it. One that hangs is given up, and connected again by the next that needs it: all that goes through
-    it is lost then, so it has as much time as the host that was `tried`."""
+    """Raises ConnectError(kind="gateway") if the gateway is lost or hangs, so that its host is not blamed.
+
+    A gateway that hangs is aborted, with all connections through it. So it has as much time to respond as the host that
+    was tried. The next host that needs it connects it again."""
     if gateway.broken or not gateway.answers(Deadline.after(tried.seconds, tried.cancel)):
         gateway.abort()
         raise ConnectError(
@@ -195,7 +190,7 @@ def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
 
 
 class NestedSocket:
-    """A direct-tcpip channel that looks like a socket to the Link on top of it."""
+    """Gives a direct-tcpip channel the methods of a socket that Link needs."""
 
     def __init__(self, gateway: Link, channel: NodeChannel) -> None:
         self._gateway, self._channel = gateway, channel
@@ -214,7 +209,7 @@ class NestedSocket:
         self.abort()
 
     def abort(self) -> None:
-        """Wake the readers, notify the gateway without waiting for it."""
+        """Wakes the readers, and notifies the gateway without waiting for it."""
         self._channel.in_buffer.close()
         if not self._channel.closed and self._gateway.is_active():
             self._gateway.quietly(self._channel.close)

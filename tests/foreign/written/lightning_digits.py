@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
@@ -15,6 +16,7 @@ class Digits(LightningModule):
         self.layer = torch.nn.Linear(16, 2)
 
     def training_step(self, batch, _):
+        time.sleep(float(os.environ.get("PAUSE", "0")))
         return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
 
     def configure_optimizers(self):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.node.gang.attempts import Attempts
 from fleet.node.gang.elastic import ElasticGang
 from fleet.node.gang.ends import stopped_by
+from fleet.node.gang.verdict import Attempts
 from tests.fuzz.rule.draw import DARK, OF_A_RANK, OF_ALL, Event, History
 from tests.fuzz.rule.elastic import ElasticNode, Gone, Story
 from tests.fuzz.rule.head import Head, Verdict
@@ -76,7 +76,7 @@ class Play:
             latency = self.history.latency[host] if head.leads else self.history.latency[-1 - host]
             node.links.append(Link(self.world, node, latency, self.history.slow, head.receive))
         for when in CLOCKS:
-            node.at(self.world.now + when, node.tell_time)
+            node.at(self.world.now + when, node.send_time)
         if isinstance(node, ElasticNode):
             node.begin(self.story, self.history.most or RESTARTS, round)
 

@@ -52,11 +52,11 @@ class ElasticNode(Node):
         self.at(self.world.now + UP_SECONDS, self.tell_up)
 
     def tell_up(self) -> None:
-        self.tell_time()
+        self.send_time()
         if not self.final:
             self.at(self.world.now + UP_SECONDS, self.tell_up)
 
-    def tell_time(self) -> None:
+    def send_time(self) -> None:
         up = len(self.live)
         self.send_all()
         for link in self.links:
@@ -155,15 +155,16 @@ def allowed(history: History, story: Story, began: float, stopped: float | None)
             if not hidden and (gone.fatal or first or left - len(surely - {gone.host}) < story.least):
                 sure.append(gone)
     ends = min((it.ends for it in sure), default=1e18) + ERROR
-    known = min((it.latest for it in sure), default=1e18)
+    known = min((it.latest for it in sure), default=1e18) + history.slow
     unheard = [it for it in story.gone if it.latest >= min((each.begins for each in perhaps), default=1e18)]
     found = {it.outcome for it in [*perhaps, *unheard] if it.begins - ERROR <= ends}
     if together:
         found.add(("lost", 122, None, None, "link"))
         found |= {("failure", 122, it.host, None, "frozen") for it in dark}
         found |= {("lease", 124, it.host, None, "lease") for it in dark}
+    reacts = 4.0 + max((event.lasts for event in history.attempt(0).events if "freeze" in event.what), default=0.0)
     for at, said in story.failures:
-        if story.stuck is not None or any(it.begins - 4.0 <= at <= it.ends + ERROR for it in perhaps):
+        if story.stuck is not None or any(it.begins - reacts <= at <= it.ends + ERROR for it in perhaps):
             found.add(said)
         if any(
             it.host == said[2] and it.outcome[4] in ("node", "reboot") for it in story.gone

@@ -8,7 +8,7 @@ from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import Failure, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Silence, Watch
-from fleet.node.gang.verdict import About, Words, decide, own_link
+from fleet.node.gang.verdict import About, Outputs, decide, own_link
 from fleet.protocol.codes import EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 from tests.fuzz.rule.elastic import ElasticNode, Outcome
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.fuzz.rule.drive import Play
 
 LOOK_SECONDS = 0.5  # between two looks for a stall
-WORDS = Words()
+WORDS = Outputs()
 Verdict = dict[str, Any]
 
 

@@ -4,7 +4,7 @@ stands there without it)."""
 from __future__ import annotations
 
 GANG, ELASTIC, ENDS = "node/gang/gang.py", "node/gang/elastic.py", "node/gang/ends.py"
-VERDICT, ATTEMPTS, SILENCE = "node/gang/verdict.py", "node/gang/attempts.py", "node/gang/silence.py"
+VERDICT, SILENCE = "node/gang/verdict.py", "node/gang/silence.py"
 MENDS = [
     (
         "an engine's SIGTERM is no cause, within a tie",
@@ -49,8 +49,8 @@ MENDS = [
         "min(found, key=lambda it: it.time, default=None)",
         "next(iter(found), None)",
     ),
-    ("restarts are bounded", "43.1", ATTEMPTS, " if self.restarts < self.most else None", ""),
-    ("a spare's start is no restart", "43.1", ATTEMPTS, "if 0 < lost <= spares:", "if False:"),
+    ("restarts are bounded", "43.1", VERDICT, " if self.restarts < self.most else None", ""),
+    ("a spare's start is no restart", "43.1", VERDICT, "if 0 < lost <= spares:", "if False:"),
     ("all that are silent are waited for", "43.1", SILENCE, "wait and len(times) == len(since) > 0", "False"),
     (
         "a stall ends a run",

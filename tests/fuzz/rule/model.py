@@ -17,6 +17,7 @@ from tests.fuzz.rule.head import outcome
 TIE = 0.1
 ERROR = LATENCY + 0.02  # of a time on another machine's clock
 POLL = 0.05
+NOTICED = {"engine": 0.45, "supervisor": 1.1, "signal": 0.05}  # seconds after which a node's own end is on record
 NEVER = float("inf")
 
 
@@ -93,15 +94,16 @@ class Truth:
             said = ("failure", code, host, rank, "rank")
             sigterm = event.code == -SIGTERM  # an engine passes a failure on so: not the first, within a tie
             return [Cause(at, at + self.error(node) + TIE * sigterm, at, at, frozenset([said]), sure, sigterm)]
-        if event.what in ("engine", "supervisor", "signal") and perhaps:
-            late, code = {"engine": 0.45, "supervisor": 1.1}.get(event.what, 0.05), 1
+        if event.what in NOTICED and perhaps:
+            late, code = NOTICED[event.what], 1
             if event.what == "engine":
                 code = 128 - event.code if event.code < 0 else event.code
             ends: set[Outcome] = {("failure", code, host, None, event.what)}
             hidden = any(e.at < at + 3.5 for e in self.events if e.what in OF_ALL or e.what in DARK and e.node == node)
             if hidden:  # nobody hears more than how its ranks answered
                 ends |= {("failure", code, host, rank, "rank") for code in (1, 137, 143) for rank in self.ranks(node)}
-            return [Cause(at, at + late + ERROR, at, at + late + 3.0, frozenset(ends), sure and not hidden)]
+            after = any(e.at < at and e.what in NOTICED and e.node == node for e in self.events)
+            return [Cause(at, at + late + ERROR, at, at + late + 3.0, frozenset(ends), sure and not (hidden or after))]
         if event.what in DARK and self.lives(node, event.at)[1]:
             return self.goes_dark(event, host, self.lives(node, event.at)[0])
         if event.what in OF_ALL:
@@ -191,8 +193,8 @@ class Truth:
         """Returns how it may end. stopped: when a head had all stopped first. second: to a head that does not lead."""
         firsts = self.firsts(second)
         latest = min((cause.latest for cause in self.all if cause.sure), default=NEVER)
-        soonest = min((cause.soonest for cause in self.all), default=NEVER)
         found, hand = set[Outcome](), self.hand
+        soonest = min((self.decided(cause) for cause in self.all), default=NEVER)
         surely = False
         if hand is not None:
             at, late = self.comes(hand), 0.1 if hand.what == "interrupt" else 0.4
@@ -213,6 +215,11 @@ class Truth:
             if not any(cause.sure for cause in self.all) and self.over < NEVER:
                 found.add(("done", 0, None, None, None))
         return found
+
+    def decided(self, cause: Cause) -> float:
+        """Returns when a cause may end the run: a lease does on nodes, before a stop comes to them from elsewhere."""
+        by_nodes = self.hand is not None and self.hand.what == "stop" and any(it[0] == "lease" for it in cause.outcomes)
+        return cause.begins if by_nodes else cause.soonest
 
     def comes(self, hand: Event) -> float:
         """Returns when a stop comes to who is to receive it, at the latest."""

@@ -130,13 +130,13 @@ class Node:
 
     # -- what it sends ----------------------------------------------------------------------------------------
     def hello(self, link: Link) -> None:
-        """All that is known, to who connects."""
-        self.tell_time()
+        """All that is known, to who connects. Its time comes last, as from a node."""
         for message in [*sorted(self.ends.values(), key=lambda end: end["time"]), self.status]:
             if message.get("state") != "running":
                 link.send(message)
+        self.send_time()
 
-    def tell_time(self) -> None:
+    def send_time(self) -> None:
         for link in self.links:
             link.send({"event": "clock", "up": None}, fast=True)
 

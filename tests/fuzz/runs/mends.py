@@ -7,7 +7,9 @@ GANG, LOOP, STOPPING = "node/gang/gang.py", "ops/run/launch/loop.py", "ops/run/f
 FIND, ATTACH, STOP = "ops/run/find/find.py", "ops/run/find/attach.py", "ops/run/find/stop.py"
 ATTEMPTS, START = "ops/run/launch/attempts.py", "ops/run/start/start.py"
 UNLEASHED = (
-    "                if run.leads:\n                    run.unleash()\n                    folder.say(lease=None)\n"
+    "                if run.leads:\n"
+    "                    run.unleash()\n"
+    "                    folder.set_state(lease=None)\n"
 )
 SUMMARY, HERE = "ops/run/end/summary.py", "ops/run/find/here.py"
 Mend = tuple[str, str, str, str, str] | tuple[str, str, str, str, str, tuple[str, str, str]]
@@ -30,7 +32,7 @@ MENDS: list[Mend] = [
         "what it was stopped for is known first",
         "2",
         LOOP,
-        "if known := record.verdict or record.end:",
+        "if known := record.verdict or record.stop_reason:",
         "if False:",
     ),
     (
@@ -120,7 +122,7 @@ MENDS: list[Mend] = [
         "8",
         ATTEMPTS,
         UNLEASHED,
-        "                run.unleash()\n                folder.say(lease=None)\n",
+        "                run.unleash()\n                folder.set_state(lease=None)\n",
     ),
     (
         "a run that is left needs no head",
@@ -133,14 +135,14 @@ MENDS: list[Mend] = [
         "a leader goes with its terminal",
         "9",
         "cli/leader.py",
-        "_asked.extend(received or [signal.SIGHUP])",
-        "_asked.extend(received)",
+        "_passed_on.extend(received or [signal.SIGHUP])",
+        "_passed_on.extend(received)",
     ),
     (
         "latest is this folder's",
         "10",
         HERE,
-        "[run for run in runs if run.run_id in here or run.run_id == name]",
+        "[run for run in runs if run.run_id in here or run.run_id == argument]",
         "runs",
     ),
     (

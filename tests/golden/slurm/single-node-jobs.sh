@@ -10,11 +10,16 @@
 # the tasks of this array are the nodes of one run: task 0 leads it, and waits so many seconds for the others
 export FLEET_ARRAY_WAIT=600
 if [ "$SLURM_ARRAY_TASK_ID" != 0 ]; then # holds its node until a step of task 0 comes, and for as long as it runs
+    trap '' USR1 USR2 # task 0 passes them on to ranks
     pids() { scontrol listpids "$SLURM_JOB_ID" 2>/dev/null; }
-    step() { pids | awk '$3 ~ /^[0-9]+$/ { found = 1 } END { exit !found }'; }
+    step() {
+        grep -aqs "slurmstepd: .$SLURM_JOB_ID[.][0-9]" /proc/[0-9]*/cmdline ||
+            pids | awk '$3 ~ /^[0-9]+$/ { found = 1 } END { exit !found }'
+    }
     until step || [ $SECONDS -gt $FLEET_ARRAY_WAIT ]; do sleep 1; done
     while step || { sleep 15; step; }; do sleep 5; done
     exit 0
 fi
+export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
 exec fleet --on slurm launch train.py

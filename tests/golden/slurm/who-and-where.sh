@@ -1,6 +1,6 @@
 #!/bin/bash
 #SBATCH --job-name=mine
-#SBATCH --nodes=1
+#SBATCH --nodes=3
 #SBATCH --open-mode=append
 #SBATCH --ntasks-per-node=1
 #SBATCH --account="team a"
@@ -12,5 +12,6 @@
 #SBATCH --exclude=n3
 #SBATCH --mail-type=END
 # made by fleet; it runs under plain sbatch, too
+export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
 exec fleet --on slurm launch --module pkg.train 'a b' 'it'"'"'s'

@@ -11,7 +11,7 @@ import pytest
 from fleet import fanout
 from fleet.errors import ConnectError
 from fleet.transport.base import Cancel, Session
-from fleet.transport.command import Command, Words
+from fleet.transport.command import Command, CommandSpec
 from fleet.transport.shell import run_line
 from tests.lab.private_sshd import Head, Sshd
 from tests.lab.transport_tools import TIMEOUT, over, transport, wait_until
@@ -30,11 +30,11 @@ def test_status_and_streams(session: Session, kind: str) -> None:
 
 def test_commands_run(session: Session) -> None:
     argv = ["printf", "%s", "it's 72\" $(id)\n*"]
-    with Command(session, Words(argv, None, {}), "exec-lab", 0) as command:
+    with Command(session, CommandSpec(argv, None, {}), "exec-lab", 0) as command:
         said = list(command.output(silence=120, timeout=120, patience=120))
     assert b"".join(data for _, data in said) == argv[2].encode() and command.status == 0
     with Command(
-        session, Words(None, "head -c 9000000 /dev/zero >&2; head -c 9000000 /dev/zero", {}), "m", 0
+        session, CommandSpec(None, "head -c 9000000 /dev/zero >&2; head -c 9000000 /dev/zero", {}), "m", 0
     ) as command:
         sizes = [0, 0]
         for number, data in command.output(silence=120, timeout=120, patience=120):
@@ -50,7 +50,7 @@ def test_every_byte_passes_both_ways(session: Session) -> None:
 def test_a_command_whose_shell_was_killed_is_told_of_as_killed(session: Session, kind: str) -> None:
     """Not as one that was ended because the head said so: sshd closes stdin then."""
     with Command(
-        session, Words(None, "kill -KILL $PPID; exec sleep 4801", {}), f"killed-{os.getpid()}-{kind}", 0
+        session, CommandSpec(None, "kill -KILL $PPID; exec sleep 4801", {}), f"killed-{os.getpid()}-{kind}", 0
     ) as command:
         assert list(command.output(silence=120, timeout=120, patience=120)) == []
     assert (command.status, command.left) == (255 if kind == "openssh" else 137, None)

@@ -178,7 +178,7 @@ def test_no_name_server_speaks_for_a_pinned_key(head: Head, sshd: Sshd) -> None:
     (head.ssh / "config").write_text("Host *\n VerifyHostKeyDNS yes\n")
     made = transport(head)
     host = sshd.host(host_key="SHA256:" + "A" * 43)
-    argv = ["ssh", "-G", *made._words(host, made.resolve(host), []), host.name]
+    argv = ["ssh", "-G", *made._host_options(host, made.resolve(host), []), host.name]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert "verifyhostkeydns false\n" in said and "stricthostkeychecking true\n" in said
 

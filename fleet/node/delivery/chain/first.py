@@ -16,21 +16,20 @@ import os
 import ssl
 import time
 
-from fleet.node.base.errors import Refused, failed
+from fleet.node.base.errors import Refused, answer
 from fleet.node.base.types import Any, Callable, chain
-from fleet.node.base.wire import encode, send_exit, send_json, start
-from fleet.node.delivery.chain.conversation import worker
+from fleet.node.base.wire import encode, send_json
 from fleet.node.delivery.chain.send import way
 from fleet.node.delivery.chain.source import Source
-from fleet.node.delivery.head import Head
-from fleet.node.delivery.tree import Walk, copies_of, tell
+from fleet.node.delivery.head import Head, worker
+from fleet.node.delivery.tree import Walk, send_entries
 
 say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
-def tell_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
+def send_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
     """Sends the head the list of what is here; returns its regular files, and their inodes."""
-    walk = Walk(path, copies=copies_of(follows))
+    walk = Walk(path, follows=follows)
     try:
         entries = list(walk.entries())
     except FileNotFoundError as error:
@@ -39,7 +38,7 @@ def tell_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
                 "%s does not exist there" % path, "--data takes a path of the host that --from names"
             ) from None
         raise
-    tell(walk, entries)
+    send_entries(walk, entries)
     files = [entry for entry in entries if entry[1] == "f"]
     return files, [walk.inodes[entry[0]] for entry in files]
 
@@ -51,7 +50,7 @@ def run(spec: "chain.FirstSpec") -> None:
     files: list[Any] = []
     inodes: list[int] = []
     for number, root in enumerate(roots):
-        found, of_them = tell_tree(root, spec["copy_unsafe_links"])
+        found, of_them = send_tree(root, spec["copy_unsafe_links"])
         files += [(number,) + tuple(entry) for entry in found]
         inodes += of_them
     source = Source(files, [os.fsencode(os.path.realpath(root)) for root in roots], inodes, spec["tls"], spec["limit"])
@@ -78,9 +77,4 @@ def run(spec: "chain.FirstSpec") -> None:
 
 
 def main() -> None:
-    spec = start()
-    try:
-        run(spec)
-    except (Refused, OSError) as error:
-        send_json(failed(error))
-    send_exit(0)
+    answer(run, (Refused, OSError))

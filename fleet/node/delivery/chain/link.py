@@ -16,6 +16,7 @@ import ssl
 import tempfile
 from contextlib import suppress
 
+from fleet.node.base.errors import on_failure
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 
@@ -84,7 +85,7 @@ class Link:
     def __init__(self, plain: "socket.socket", context: "ssl.SSLContext", server: bool, tls: "dict[str, str]") -> None:
         plain.settimeout(HANDSHAKE_SECONDS)
         self.sock = context.wrap_socket(plain, server_side=server, do_handshake_on_connect=False)
-        try:
+        with on_failure(self.sock.close):
             self.sock.do_handshake()
             if self.sock.getpeercert(True) != ssl.PEM_cert_to_DER_cert(tls.get("peer", tls["cert"])):
                 raise OSError(errno.EACCES, "another certificate")
@@ -92,9 +93,6 @@ class Link:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), GONE_MILLISECONDS)
-        except BaseException:
-            self.sock.close()
-            raise
 
     def send_line(self, message: "dict[str, Any]") -> None:
         self.sock.sendall(json.dumps(message).encode() + b"\n")

@@ -5,7 +5,7 @@ Conversation (J frames out, control lines in):
           "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
-       JSON of [[target, path, kind, mode, size, mtime_ns, link]]
+       data of journal.by_column([[target, path, kind, mode, size, mtime_ns, link]])
     -> {"event": "doubts", "items": [file], "more"}    what lies there may be what the source has
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
     -> {"event": "own", "items", "more"}    the node's own, which is in the way, as in code_sync.py
@@ -31,37 +31,19 @@ from contextlib import suppress
 
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused
-from fleet.node.base.types import Any, Callable, chain
-from fleet.node.base.wire import decode, in_parts, send_exit, send_json, start
+from fleet.node.base.types import Callable, chain
+from fleet.node.base.wire import decode, send_exit, send_json, start
 from fleet.node.delivery.add import begin, finish, take_stock
-from fleet.node.delivery.chain.conversation import Mixed, fail, worker
 from fleet.node.delivery.chain.receive import Receiver
 from fleet.node.delivery.chain.send import Sender, way
-from fleet.node.delivery.head import Head, unpack
+from fleet.node.delivery.head import Head, Mixed, fail, worker
+from fleet.node.delivery.journal import ENTRY, unpack
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
+NUMBERED = [{int}] + ENTRY  # of which target each is
 PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
-
-
-def tell_need(store: "Store", address: str, port: int) -> None:
-    """Reports what is lacking here; of long lists the first parts go ahead."""
-    wants = store.wants()
-    parts: dict[str, list[Any]] = {"wants": in_parts(wants), "files": in_parts(store.wanted_files())}
-    for name, some in parts.items():
-        for part in some[:-1]:
-            send_json({"event": "lacks", name: part})
-    say(
-        {
-            "event": "need",
-            "wants": parts["wants"][-1],
-            "files": parts["files"][-1],
-            "bytes": sum(b - a for a, b in wants),
-            "address": address,
-            "port": port,
-        }
-    )
 
 
 def report(store: "Store", sender: "Sender", every: float) -> None:
@@ -77,7 +59,7 @@ def report(store: "Store", sender: "Sender", every: float) -> None:
         send()
     finish(store)
     files = sum(bool(f.digest) and f.state == "held" for f in store.files)
-    left = sorted({path for target in store.targets for path in target.told.left})[:100]
+    left = sorted({path for target in store.targets for path in target.comparison.left})[:100]
     aside = sorted(shown(folder) for target in store.targets for folder in target.commit.aside)
     problems = store.problems[:100]
     say({"event": "done", "files": files, "bytes": store.received, "problems": problems, "left": left, "aside": aside})
@@ -110,11 +92,13 @@ def run(spec: "chain.MemberSpec") -> None:
     for message in head.lines():
         op = message.get("op")
         if op == "manifest":
-            store = Store(targets, unpack(head.payload(message)))
+            store = Store(targets, unpack(head.payload(message), NUMBERED))
             take_stock(store, message.get("allocated") or {}, spec["force"], head)
             receiver = Receiver(store, spec["tls"], spec["token"], spec["listen"])
             sender = Sender(store, spec["tls"], say)
-            tell_need(store, *receiver.listener.getsockname()[:2])
+            wants, (address, port, *_) = store.wants(), receiver.listener.getsockname()
+            lists = {"wants": wants, "files": store.wanted_files()}
+            head.say_parts(lists, bytes=sum(b - a for a, b in wants), address=address, port=port)
         elif op == "end":
             break
         elif store is None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
-from fleet.node.delivery.chain.conversation import fail
 from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, link_token, shut, tls_context
+from fleet.node.delivery.head import fail
 from fleet.node.delivery.store import Store
 from fleet.node.delivery.stream import Stopped
 
@@ -72,9 +72,7 @@ class Receiver:
         while True:
             try:
                 plain = self.listener.accept()[0]
-            except OSError as error:
-                if error.errno in (errno.EBADF, errno.EINVAL):
-                    return
+            except OSError:  # too many open files, for instance
                 time.sleep(0.1)
                 continue
             with self.lock:

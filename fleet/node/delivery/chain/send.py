@@ -24,16 +24,16 @@ def way(address: str, port: int) -> "Way":
 
 
 class Sender:
-    """Sends to the successor that it was given last. tell: receives what went wrong with that."""
+    """Sends to the successor that it was given last. report: receives what went wrong with that."""
 
     def __init__(
         self,
         stream: "Stream",
         tls: "dict[str, str]",
-        tell: "Callable[[chain.Link], None]",
+        report: "Callable[[chain.Link], None]",
         limit: "Limit | None" = None,
     ) -> None:
-        self.stream, self.tls, self.tell, self.limit = stream, tls, tell, limit
+        self.stream, self.tls, self.report, self.limit = stream, tls, report, limit
         self.context = tls_context(False, tls)
         self.epoch = 0
         self.sent = 0
@@ -61,7 +61,7 @@ class Sender:
 
     def complain(self, epoch: int, kind: "chain.Trouble", why: str) -> None:
         if self.epoch == epoch:
-            self.tell({"event": "link", "epoch": epoch, "kind": kind, "why": why})
+            self.report({"event": "link", "epoch": epoch, "kind": kind, "why": why})
 
     def dial(self, ways: "list[Way]") -> "Link":
         """The first one that answers."""

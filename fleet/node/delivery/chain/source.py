@@ -3,6 +3,7 @@
 import os
 import queue
 import time
+from contextlib import suppress
 
 from fleet.node.base.files import file_digest
 from fleet.node.base.types import TYPE_CHECKING, Any, Callable, Iterable, Sequence, chain
@@ -42,7 +43,7 @@ class Source(Stream):
         self.on_news: Callable[[dict[int, str], set[int]], None] = lambda digests, changed: None
         self.on_link: Callable[[chain.Link], None] = lambda message: None
         self.senders: dict[str, Sender] = {}
-        self.asked: set[int] = set()
+        self.requested: set[int] = set()
         self.todo: queue.Queue[int | None] = queue.Queue()
         start_thread(self.work)
 
@@ -67,13 +68,10 @@ class Source(Stream):
 
     def read(self, index: int, offset: int, size: int) -> bytes:
         data = b""
-        try:
-            with open(self.path(index), "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, offset)
-                if len(data) == size and self.is_same(index, os.fstat(file.fileno())):
-                    return data
-        except OSError:
-            pass
+        with suppress(OSError), open(self.path(index), "rb", buffering=0) as file:
+            data = os.pread(file.fileno(), size, offset)
+            if len(data) == size and self.is_same(index, os.fstat(file.fileno())):
+                return data
         self.has_changed(index)
         return data
 
@@ -97,8 +95,8 @@ class Source(Stream):
     def ask(self, files: "Iterable[int]") -> "set[int]":
         """Have these digests worked out; those that are not known yet."""
         missing = set(files) - self.digests.keys() - self.changed
-        for index in sorted(missing - self.asked):
-            self.asked.add(index)
+        for index in sorted(missing - self.requested):
+            self.requested.add(index)
             self.todo.put(index)
         return missing
 

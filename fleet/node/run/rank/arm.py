@@ -33,9 +33,9 @@ def arm(pid, signum, path):
         faulthandler.register(int(signum), fd, all_threads=False)
 
 
-told = disarm()
+handled = disarm()
 try:
-    arm(*told)
+    arm(*handled)
 except Exception:
     pass  # its stack is not shown, then
 ours = sys.modules.pop("sitecustomize", None)

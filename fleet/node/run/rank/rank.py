@@ -1,12 +1,12 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
 The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
-and .err in $FLEET_RUN_DIR (drain.py, which is next to it), passes signals on, writes rank<R>.json {"rank",
-"local_rank", "pid", "wrapper": its own pid, "script": whether a shell runs it, "status": 0..255|null, "signal": n|null,
-"time", "started", "attempt", "begins": [bytes of .out, of .err that earlier attempts wrote], "signalled": whether the
-engine had it end, "until": bytes of .err that were written when SIGINT or SIGTERM came, where one did, "lost": [bytes
-of .out, of .err that the disk did not take], where there are any} as soon as the rank has ended. What cannot be started
-ends with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
+and .err in $FLEET_RUN_DIR (drain.py, which is next to it), and passes signals on. As soon as the rank has ended, it
+writes rank<R>.json {"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status":
+0..255|null; "signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts
+wrote]; "signalled": whether the engine had it end; "until": bytes of .err that were written when SIGINT or SIGTERM
+came, where one did; "lost": [bytes of .out, of .err that the disk did not take], where there are any}. What cannot be
+started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
 
 It ends as the rank did, so that the engine sees the truth, but not before all ranks of the node have ended: an engine
 that sees one fail ends the others by a clock of its own. An engine that starts ranks again sees it at once, unless the
@@ -87,7 +87,7 @@ def fill(path: str, data: bytes) -> None:
 
 
 def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
-    """Returns what is not as the supervisor has planned it (planned() there); None: nothing, as far as can be known."""
+    """Returns what is not as the supervisor has planned it, see expected_by_rank(); None: nothing that is known."""
     env, (first, count), at = os.environ, plan.get("ranks", (rank, 1)), plan.get("local_rank_at")
     arguments = argv if at is None else argv[:at] + argv[at + 1 :]
     if not first <= rank < first + count:
@@ -249,7 +249,7 @@ def main() -> None:
     attempt, logs = count_attempts(), Logs(base)
     pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
     logs.begin()
-    watch = Watch(pid, supervisors(folder), logs)
+    watch = Watch(pid, supervisors(folder), logs, once_a_node is not None)
     while watch.status is None:
         watch.turn()
     finish(logs)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 ONCE = {signal.SIGINT, signal.SIGTERM}
+FOR_RANKS = {signal.SIGUSR1, signal.SIGUSR2}  # from the supervisor they are no stop
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
 FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
 RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
@@ -51,12 +52,13 @@ def processes() -> "dict[int, tuple[int, int]]":
     return {pid: (int(stat[1]), int(stat[2])) for pid, stat in stats.items() if stat}
 
 
-def addressed(pid: int, signum: int) -> "list[int]":
+def addressed(pid: int, signum: int, starts_ranks: bool = False) -> "list[int]":
     """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
-    go on. A shell that waits for its children does not pass signals on: SIGINT is for its process group, as a terminal
-    sends it. SIGTERM is for the shell and its children, down to the first that is no shell."""
+    go on. A shell that waits for its children does not pass signals on, and a program that starts ranks itself leaves
+    SIGINT to the terminal: it is for the process group. SIGTERM is for the shell and its children, down to the first
+    that is no shell."""
     reached = [pid]
-    if program(pid) in SHELLS:
+    if starts_ranks or program(pid) in SHELLS:
         found = processes()
         if signum == signal.SIGINT:
             reached += [it for it, (_, group) in found.items() if group == pid != it]
@@ -67,11 +69,13 @@ def addressed(pid: int, signum: int) -> "list[int]":
 
 
 class Watch:
-    """A rank until it has ended, and what it leaves. status: its wait status. stopping: the supervisor has it end.
-    signalled: its engine has. until: bytes of .err when the first request to stop came."""
+    """A rank until it has ended, and what it leaves. starts_ranks: it was started once a node, and may start the node's
+    ranks itself. status: its wait status. stopping: the supervisor has it end. signalled: its engine has. until: bytes
+    of .err when the first request to stop came."""
 
-    def __init__(self, pid: int, bosses: "set[int]", logs: "Logs") -> None:
+    def __init__(self, pid: int, bosses: "set[int]", logs: "Logs", starts_ranks: bool = False) -> None:
         self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
+        self.starts_ranks = starts_ranks
         self.status: int | None = None
         self.until: int | None = None
         self.stopping = self.signalled = self.alone = self.released = False
@@ -94,7 +98,7 @@ class Watch:
             if signum == signal.SIGCHLD:
                 self.reap()
             else:
-                self.take(signum, sender in self.bosses)
+                self.take(signum, sender in self.bosses and signum not in FOR_RANKS)
         taken = self.logs.read(ready)
         if taken and self.status is None:
             # lines are read many at once, and a flood before the pipe is full of it
@@ -124,7 +128,7 @@ class Watch:
             self.passed.add(signum)
 
     def send(self, pid: int, signum: int) -> None:
-        for it in addressed(pid, signum):
+        for it in addressed(pid, signum, self.starts_ranks and pid == self.pid):
             try:
                 os.kill(it, signum)
             except OSError:

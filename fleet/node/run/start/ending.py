@@ -6,11 +6,10 @@ import signal
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import below, read_file, send_signal, stat_of
 from fleet.node.base.run_folder import (
-    ENDED_WRAPPER,
-    RANK_WRAPPER,
     fate,
     final_status,
     only,
+    rank_records,
     read_json,
     read_status,
     write_final,
@@ -18,12 +17,13 @@ from fleet.node.base.run_folder import (
 from fleet.node.base.types import Any, Sequence
 from fleet.node.run.marks import marked
 from fleet.node.run.start.extension_builds import Builds
-from fleet.node.run.start.kernel_log import KernelLog, rank_records
-from fleet.protocol.state import FINAL, PID
+from fleet.node.run.start.kernel_log import KernelLog
+from fleet.protocol.state import ENDED_WRAPPER, FINAL, PID, RANK_WRAPPER
 
 LEFTOVER_GRACE = 2.0  # of what is left when no process waits for it any more
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
 RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
+HARD_SECONDS = 10.0  # after SIGKILL, for a process to be gone; what stays hangs in the kernel
 LINE_BYTES = 200
 LAUNCHER_GRACE = 1.0  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
 
@@ -43,8 +43,8 @@ class Ending:
 
     A process belongs to the run by its marks, or by descent from `ancestors`. signum: the first signal, 0 for none.
     launcher: its pid; it is not waited for once it has no rank. Call step() every 50 ms or so until it is true; `left`
-    then holds the pids that outlived SIGKILL for `hard` seconds, `killed` the wrappers whose ranks, or what those left,
-    had to be killed, `ended` what was no rank and below none: {pid: (its process group, its command line)}.
+    then holds the pids that outlived SIGKILL for so long; `killed` the wrappers whose ranks, or what those left, had to
+    be killed; `ended` what was no rank and below none: {pid: (its process group, its command line)}.
     """
 
     def __init__(
@@ -52,14 +52,12 @@ class Ending:
         run: str,
         grace: float,
         ancestors: "Sequence[int]" = (),
-        hard: float = 10.0,
         clock: Clock = CLOCK,
         signum: int = signal.SIGTERM,
         launcher: int = -1,
     ) -> None:
         self.run, self.clock, self.signum, self.launcher = run, clock, signum, launcher
         self.ancestors = list(ancestors)
-        self.hard = hard
         self.kill_at = clock.monotonic() + grace
         self.term_at = clock.monotonic() + (0.0 if signum == signal.SIGTERM else grace / 2)
         self.polite = grace > 0
@@ -103,7 +101,7 @@ class Ending:
             self.kill(found, wrappers, now)
         else:
             self.ask(found, wrappers, now)
-        return now >= self.kill_at + self.hard
+        return now >= self.kill_at + HARD_SECONDS
 
     def ask(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
         for pid in wrappers:
@@ -142,10 +140,10 @@ class Ending:
         stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
         self.ended[pid] = int(stat[2]) if stat else 0, line.replace("\0", " ").strip()
 
-    def finish(self, poll: float = 0.05) -> "list[int]":
+    def finish(self) -> "list[int]":
         """Step to the end; returns `left`."""
         while not self.step():
-            self.clock.sleep(poll)
+            self.clock.sleep(0.05)
         return self.left
 
 

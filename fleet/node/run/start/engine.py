@@ -12,6 +12,7 @@ from contextlib import suppress
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
 from fleet.node.base.locks import release
+from fleet.node.base.processes import names_in
 from fleet.node.base.run_folder import (
     NODE,
     attempt_of,
@@ -27,12 +28,12 @@ from fleet.node.base.run_folder import (
     write_json,
 )
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import Any, run
+from fleet.node.base.types import Any, run, run_specs
 from fleet.node.base.wire import encode
 from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.run.marks import RUN_MARK, put_limit
 from fleet.protocol.environment import SET, running
-from fleet.protocol.state import ATTEMPT, COMMAND, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP
+from fleet.protocol.state import ATTEMPT, COMMAND, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP, is_log
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
@@ -48,11 +49,11 @@ def prctl(option: int, argument: "bytes | int") -> None:
 
 
 # -- the run's folder -------------------------------------------------------------------------------------
-def temporary_folder(spec: "run.Starting") -> str:
+def temporary_folder(spec: "run_specs.Starting") -> str:
     return os.path.join(runs_root(), ".%s.%s.%d" % (spec["run"].replace("/", "_"), NODE, os.getpid()))
 
 
-def fill_folder(folder: str, spec: "run.Starting") -> None:
+def fill_folder(folder: str, spec: "run_specs.Starting") -> None:
     """Makes the run's folder with all its files except the pid file."""
     run_names(spec["run"])
     own_home(RUNS)
@@ -85,7 +86,7 @@ def exchange(one: str, other: str) -> bool:
         return False
 
 
-def take_place(temporary: str, folder: str, attempt: int) -> bool:
+def replace_earlier_attempt(temporary: str, folder: str, attempt: int) -> bool:
     """Moves the folder of an earlier attempt K to `attempt<K>/` in the folder of the next one, `temporary`. Folders in
     it move to `temporary` itself: those of still earlier attempts, and what ranks wrote to continue from.
 
@@ -127,7 +128,7 @@ def take_name(temporary: str, run: str) -> str:
 def publish_folder(temporary: str, run: str) -> str:
     """Makes the run known on this node by renaming its temporary folder; returns the new path. Raises Forbidden."""
     attempt, folder = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
-    if folder is None or not take_place(temporary, folder, attempt):
+    if folder is None or not replace_earlier_attempt(temporary, folder, attempt):
         folder = take_name(temporary, run)
     if is_forbidden(run, attempt):
         write_final(folder, final_status("stopped", "stopped before it began", [], "asked"))
@@ -139,12 +140,12 @@ class Forbidden(Refused):
     """Refuses a run that was stopped before it began."""
 
 
-class Beginning:
+class CodeLock:
     """Locks the code that a sync delivered, so that no other sync replaces it while ranks import it.
 
     The lock is over spec["code"]["settle"] seconds after all ranks have a log; without these, after BEGIN_SECONDS."""
 
-    def __init__(self, spec: "run.Starting", folder: str) -> None:
+    def __init__(self, spec: "run_specs.Starting", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
         self.latest = time.monotonic()
         self.until: float | None = None
@@ -158,11 +159,9 @@ class Beginning:
 
     def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
-            try:
-                names = os.listdir(self.folder)
-            except OSError:
-                names = []  # another process removed the folder, which does not harm the run
-            if sum(name.startswith("rank") and name.endswith(".out") for name in names) >= len(self.spec["ranks"]):
+            # where another process removed the folder, that does not harm the run
+            logs = [name for name in names_in(self.folder) if is_log(name) and name.endswith(".out")]
+            if len(logs) >= len(self.spec["ranks"]):
                 self.until = now + self.settle
         return now >= (self.latest if self.until is None else self.until)
 
@@ -173,7 +172,7 @@ class Beginning:
 
 
 # -- the engine -------------------------------------------------------------------------------------------
-def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
+def engine_argv(spec: "run_specs.Starting", folder: str) -> "list[bytes]":
     argv = []
     for item in spec["argv"]:
         if isinstance(item, dict):
@@ -187,18 +186,17 @@ def engine_argv(spec: "run.Starting", folder: str) -> "list[bytes]":
     return [encode(item) for item in argv]
 
 
-def engine_env(spec: "run.Starting", folder: str) -> "dict[bytes, bytes]":
-    env = job_env(spec["cwd"], spec)
+def engine_env(spec: "run_specs.Starting", folder: str) -> "dict[bytes, bytes]":
+    env = job_env(spec["cwd"], {**spec, "env": {**(spec.get("env") or {}), "FLEET_RUN_DIR": folder}})
     env[RUN_MARK.encode()] = encode(spec["run"])
-    env[b"FLEET_RUN_DIR"] = encode(folder)
     about: run.About | dict[str, int] = spec.get("about") or {}
     env[b"FLEET_ATTEMPT"] = b"%d" % (about.get("attempt") or 0)
     env[b"FLEET_MAX_RESTARTS"] = b"%d" % (about.get("max_restarts") or 0)
-    env[b"FLEET_PLAN"] = json.dumps(planned(spec, env)).encode()
+    env[b"FLEET_PLAN"] = json.dumps(expected_by_rank(spec, env)).encode()
     return env
 
 
-def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
+def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
     """Returns what rank.py verifies right before it starts a rank (unplanned() there): folder, argv, variables, ranks.
 
     env: each variable that the plan sets -> the crc32 of its value, None if a launcher may change it. It is missing
@@ -220,7 +218,7 @@ def planned(spec: "run.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]"
     return plan
 
 
-def start_engine(spec: "run.Starting", folder: str) -> int:
+def start_engine(spec: "run_specs.Starting", folder: str) -> int:
     """Forks and execs the engine; returns its pid. Raises Refused with the reason, also if that takes longer than
     START_DEADLINE seconds: the file system of the working folder may hang."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)

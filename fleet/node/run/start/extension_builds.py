@@ -14,7 +14,8 @@ import time
 from contextlib import suppress
 
 from fleet.node.base.files import filesystem
-from fleet.node.base.processes import environment, pids, read_file
+from fleet.node.base.processes import environment, open_files, pids, read_file
+from fleet.node.base.run_folder import written_at
 from fleet.node.base.types import Mapping
 from fleet.protocol.state import SPEC
 
@@ -45,17 +46,11 @@ def find_locks(root: str) -> "dict[str, os.stat_result]":
 def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
     """Returns those of (device, inode) pairs that some process has open, as far as /proc shows them."""
     held = set()
-    for pid in pids():
-        folder = "/proc/%d/fd/" % pid
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue  # gone, or not ours to see
-        for name in names:
+    for path, link in (each for pid in pids() for each in open_files(pid)):
+        if link.endswith("/lock"):
             with suppress(OSError):  # closed under our eyes
-                if os.readlink(folder + name).endswith("/lock"):
-                    st = os.stat(folder + name)
-                    held.add((st.st_dev, st.st_ino))
+                st = os.stat(path)
+                held.add((st.st_dev, st.st_ino))
     return held & wanted
 
 
@@ -83,22 +78,16 @@ class Builds:
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "builds")
         self.roots = set(os.fsdecode(read_file(self.path)).splitlines())
-        try:
-            self.began = os.stat(os.path.join(folder, SPEC)).st_mtime
-        except OSError:
-            self.began = time.time()
+        self.began = written_at(os.path.join(folder, SPEC)) or time.time()
         self.before: dict[str, int] = {}
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self.due = 0.0
 
     def add(self, root: str) -> None:
         if root not in self.roots:
             self.roots.add(root)
-            try:
-                with open(self.path, "ab") as f:
-                    f.write(os.fsencode(root) + b"\n")
-            except OSError:
-                pass  # no room
+            with suppress(OSError), open(self.path, "ab") as f:  # there may be no room
+                f.write(os.fsencode(root) + b"\n")
 
     def stale(self) -> "dict[str, tuple[os.stat_result, bool]]":
         return {path: found for root in self.roots for path, found in stale_locks(root).items()}
@@ -114,8 +103,8 @@ class Builds:
         self.due = now + every
         self.clear(self.before)
         found = {path: st.st_ino for path, (st, _sure) in self.stale().items()}
-        fresh = [path for path in found if self.before.get(path) == found[path] and path not in self.told]
-        self.told.update(fresh)
+        fresh = [path for path in found if self.before.get(path) == found[path] and path not in self.reported]
+        self.reported.update(fresh)
         self.before = found
         return sorted(fresh)
 
@@ -132,8 +121,6 @@ class Builds:
         """Take away what the run has left. only: {path: inode} of those that may be."""
         for path, (st, sure) in self.stale().items():
             if sure and st.st_ctime >= self.began - 0.01 and (only is None or only.get(path) == st.st_ino):
-                try:
+                with suppress(OSError):
                     if os.lstat(path).st_ino == st.st_ino:
                         os.unlink(path)
-                except OSError:
-                    pass

@@ -1,13 +1,13 @@
 """Reads what the kernel has logged since a run began: which process it killed for want of memory, which GPU is lost."""
 
-import glob
 import os
 import re
+from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import read_json
-from fleet.node.base.types import Any, Iterator, run
+from fleet.node.base.run_folder import rank_records
+from fleet.node.base.types import Any, Iterable, Iterator, run
 
 KMSG = "/dev/kmsg"
 # where that cannot be opened: a container's, or one that only some group may ask for
@@ -22,6 +22,10 @@ WORTH = (
     r"segfault at|general protection|traps: |I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|"
     r"[Rr]emounting filesystem read-only|nfs: server .* not responding"
 )
+# after the address MIG's name the instance: "(PCI:0000:01:00 GPU-I:05)"
+XID = r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})(?: [^)]{0,40})?\): (\d{1,4})\b"
+RECOVERED = r"\): 154\b.* to 0x0 \(None\)"  # after a reset: what came before is over
+MOST_XIDS = 64
 _PID = r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)"
 _RECORD = r"\d+,\d+,(\d+),[^;]*;(.*)"
 _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
@@ -35,19 +39,17 @@ class KernelLog:
         self.since = clock.monotonic() if since is None else since
         self.kills = oom_kills()
         self.fd: int | None = None
-        try:
+        with suppress(OSError):
             self.fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if since is None:
                 os.lseek(self.fd, 0, os.SEEK_END)
-        except OSError:
-            pass
 
     def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
         """The last lines that may show why ranks of this node ended; None where they were not to be had. began: when
         all got SIGTERM for the head, None: they were not."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
-        lines = self._records() if self.fd is not None else self._asked() if own else None
+        lines = self._lines() if self.fd is not None or own else None
         found = [
             (stamp, text[:MAX_LENGTH])
             for stamp, text in lines or ()
@@ -64,6 +66,30 @@ class KernelLog:
             reported.append({"text": text, "time": self.clock.time(), "rank": None})
         return None if lines is None and not reported else reported
 
+    def xids(self) -> "list[dict[str, Any]] | None":
+        """Returns the Xid errors since boot, one for each GPU and number, without those before a reset: how often it
+        came, the seconds since the last one. None if the log cannot be read."""
+        lines = self._lines()
+        found: dict[Any, dict[str, Any]] = {}
+        for stamp, text in lines or ():
+            xid = re.search(XID, text)
+            if xid and re.search(RECOVERED, text):
+                found = {key: each for key, each in found.items() if each["bus"] != xid.group(1)}
+            elif xid:
+                count = found.pop(xid.groups(), {"count": 0})["count"] + 1
+                ago = max(0.0, round(self.clock.monotonic() - stamp))
+                found[xid.groups()] = {
+                    "bus": xid.group(1),
+                    "xid": int(xid.group(2)),
+                    "count": count,
+                    "ago": ago,
+                    "text": text[:MAX_LENGTH],
+                }
+        return None if lines is None else list(found.values())[-MOST_XIDS:]
+
+    def _lines(self) -> "Iterable[tuple[float, str]] | None":
+        return self._records() if self.fd is not None else self._by_program()
+
     def _records(self) -> "Iterator[tuple[float, str]]":
         assert self.fd is not None
         for _ in range(MOST_RECORDS):
@@ -78,7 +104,7 @@ class KernelLog:
                 return  # a container may be given anything by that name, /dev/null or a file
             yield int(found.group(1)) / 1e6, found.group(2)
 
-    def _asked(self) -> "list[tuple[float, str]] | None":
+    def _by_program(self) -> "list[tuple[float, str]] | None":
         import subprocess  # a run that ends well never pays for it
 
         for argv in READERS:
@@ -101,12 +127,6 @@ class KernelLog:
 def pid_in(text: str) -> int:
     found = re.search(_PID, text)
     return int(next(filter(None, found.groups()))) if found else 0
-
-
-def rank_records(folder: str) -> "list[dict[str, Any]]":
-    """Returns rank<R>.json of all ranks that have ended here."""
-    found = map(read_json, glob.glob(os.path.join(glob.escape(folder), "rank*.json")))
-    return [record for record in found if "status" in record]
 
 
 def failed(record: "dict[str, Any]") -> bool:

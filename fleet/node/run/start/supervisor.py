@@ -5,30 +5,36 @@ import select
 import signal
 
 from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.processes import read_file, send_signal
 from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
     lease_of,
+    rank_records,
     ranks_up,
     read_json,
     stamp_of,
     try_write,
     write_final,
 )
-from fleet.node.base.types import Any, run
+from fleet.node.base.types import Any, run_specs
+from fleet.node.run.marks import marked
 from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
-from fleet.node.run.start.engine import Beginning, engine_env
+from fleet.node.run.start.engine import CodeLock, engine_env
 from fleet.node.run.start.extension_builds import Builds, build_root
-from fleet.node.run.start.kernel_log import KernelLog, rank_records
+from fleet.node.run.start.kernel_log import KernelLog
+from fleet.node.run.start.metrics import Metrics
 from fleet.node.run.times import Times
-from fleet.protocol.state import LEASE, OVER, STATUS, STOP
+from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
 
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 TICK, ENDING_TICK = 0.05, 0.02
-MOST_TOLD = 5  # of the processes that a rank left running
+MOST_NAMED = 5  # of the processes that a rank left running
 
 
 class Signals:
-    """SIGCHLD, SIGTERM and SIGINT as a list to read. (CPython's sigtimedwait returns garbage after SIGCONT.)"""
+    """SIGCHLD, SIGTERM, SIGINT and what is for ranks, as a list to read. (CPython's sigtimedwait returns garbage after
+    SIGCONT.)"""
 
     def __init__(self) -> None:
         self.caught: list[int] = []
@@ -36,7 +42,7 @@ class Signals:
         for fd in (self.reader, writer):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(writer)
-        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
             signal.signal(signum, lambda got, _frame: self.caught.append(got))
 
     def wait(self, seconds: float) -> "list[int]":
@@ -52,16 +58,16 @@ class Supervisor:
 
     def __init__(
         self,
-        spec: "run.Starting",
+        spec: "run_specs.Starting",
         folder: str,
         engine: int,
         signals: "Signals",
-        beginning: "Beginning",
+        code_lock: "CodeLock",
         kernel: "KernelLog",
         clock: Clock = CLOCK,
     ) -> None:
         self.spec, self.folder, self.engine, self.signals = spec, folder, engine, signals
-        self.beginning, self.kernel, self.clock = beginning, kernel, clock
+        self.code_lock, self.kernel, self.clock = code_lock, kernel, clock
         self.ended: int | None = None
         self.ending: Ending | None = None
         self.began: float | None = None
@@ -75,8 +81,10 @@ class Supervisor:
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
+        self.metrics: Metrics | None = None
 
     def run(self) -> None:
+        self.metrics = Metrics(self.spec, self.folder)
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
             self.reap()
@@ -86,7 +94,9 @@ class Supervisor:
                     grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
                 )
             for signum in caught:
-                if signum != signal.SIGCHLD:
+                if signum in FOR_RANKS:
+                    self.pass_on(signum)
+                elif signum != signal.SIGCHLD:
                     grace = self.spec["grace"] if signum == signal.SIGTERM else 0
                     self.stop("the supervisor got signal %d" % signum, grace, "signal")
             self.look()
@@ -94,10 +104,17 @@ class Supervisor:
                 self.reap()
                 return self.finish(self.ending)
 
+    def pass_on(self, signum: int) -> None:
+        """To each rank, through its wrapper: no launcher passes such a signal on."""
+        for pid, born in marked(self.spec["run"]).items():
+            if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
+                send_signal(pid, born, signum)
+
     def begin_ending(self, grace: float, signum: int) -> Ending:
         self.began = self.clock.time()
         launcher = self.engine if self.ended is None else -1
-        return Ending(self.spec["run"], grace, [os.getpid()], clock=self.clock, signum=signum, launcher=launcher)
+        own = [os.getpid()] + ([self.metrics.pid] if self.metrics is not None and self.metrics.pid else [])
+        return Ending(self.spec["run"], grace, own, clock=self.clock, signum=signum, launcher=launcher)
 
     def reap(self) -> None:
         while True:
@@ -109,6 +126,8 @@ class Supervisor:
                 return
             if pid == self.engine:
                 self.ended = status
+            elif self.metrics is not None and pid == self.metrics.pid:
+                self.metrics.pid = 0
 
     def look(self) -> None:
         """Stop requests, the lease, and time that this node did not see."""
@@ -137,8 +156,8 @@ class Supervisor:
             self.look_at_builds(now)
             self.look_whether_over()
             self.look_at_ranks()
-        if self.ending or self.beginning.over(now):
-            self.beginning.release()
+        if self.ending or self.code_lock.over(now):
+            self.code_lock.release()
 
     def look_whether_over(self) -> None:
         """End an engine that has no rank left on any node: torchrun takes 1 s to report what their records have
@@ -158,7 +177,7 @@ class Supervisor:
     def look_at_builds(self, now: float) -> None:
         """Report which builds a rank may be waiting for in vain."""
         if self.builds.look(now, self.engine):
-            status = {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.told)[:20]}
+            status = {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.reported)[:20]}
             try_write(os.path.join(self.folder, STATUS), status)
 
     def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
@@ -174,6 +193,8 @@ class Supervisor:
     def finish(self, ending: Ending) -> None:
         self.builds.finish()
         self.times.mark()
+        if self.metrics is not None:
+            self.metrics.end()
         state = "exited" if self.reason is None else "stopped"
         status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
@@ -197,5 +218,5 @@ class Supervisor:
         for record in rank_records(self.folder):
             lines = [line for group, line in ending.ended.values() if group == record["pid"]]
             if lines and record.get("script") and record["status"] == 0:
-                found.append({"rank": record["rank"], "count": len(lines), "commands": lines[:MOST_TOLD]})
+                found.append({"rank": record["rank"], "count": len(lines), "commands": lines[:MOST_NAMED]})
         return found

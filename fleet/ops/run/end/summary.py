@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from typing import cast
+from pathlib import Path
 
 from fleet.answers.runs import FirstFailure, KernelSays, LeftAlone, LeftEarly, NodeEnd, RunSummary, TracebackOf
-from fleet.errors import EXIT_CONNECT, EXIT_OK, ConnectError, FleetError, Interrupted
+from fleet.errors import EXIT_CONNECT, EXIT_OK, ConnectError, FleetError, Interrupted, PreflightError
 from fleet.inventory.nodeset import fold
-from fleet.model import Node, Report, Result
+from fleet.model import Host, Node, Report, Result
 from fleet.node.gang import verdict
 from fleet.node.gang.ends import SIGTERM, Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
-from fleet.node.gang.verdict import About, Words, is_well, killed, rank_ends, status_of
+from fleet.node.gang.verdict import About, Outputs, is_well, killed, rank_ends, status_of
 from fleet.ops.run.end.failure import (
     before_stop,
     elsewhere,
     left_early,
+    next_steps,
     not_sent,
     noted,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
-from fleet.ops.run.end.next_steps import next_steps
 from fleet.ops.run.kept.logs import NodeLogs
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
@@ -36,16 +36,42 @@ from fleet.rules.signals import SIGKILL
 from fleet.rules.tracebacks import exception_of, identity, states
 from fleet.rules.waited import who_waited
 from fleet.rules.worked_out import disagreed
+from fleet.transport.base import JobEnd
 
-Tail = Callable[..., str]
 TAIL_LINES = 12
+MOST_FINDINGS = 3  # of a preflight, in a sentence
 
 
-class Written(Words):
-    """Holds what the ranks of an attempt wrote, as far as it is on this machine."""
+class Written(Outputs):
+    """Holds what the ranks of an attempt wrote, as far as it is on this machine; a log is read once."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
-        self.gang, self.logs, self.tail = gang, logs, tails(gang, logs)
+        self.gang, self.logs, self.tail = gang, logs, cache(self._tail)
+
+    def _tail(self, host: str, rank: int, stream: str = "err", before: bool = False) -> str:
+        """Returns the end of what a rank's last attempt wrote. before: of its stderr, what was there when SIGTERM
+        came."""
+        last = _last_end(self.gang, host, rank)
+        begins = last.begins if last else (0, 0)
+        until = last.until if last and before else None
+        return self.logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
+
+    def outputs(self, node: Node) -> Iterator[str]:
+        """Yields what the first rank of a node wrote last, where scripts report their checkpoints."""
+        return (self.tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
+
+    def last_log(self, failure: Failure) -> tuple[str, str, int | None]:
+        """Returns (the name of the log that shows more, its end, the exit code that goes with it, None where none
+        does). What a rank had raised of its own before its stop is its end."""
+        host, rank, status = failure.host, failure.rank, failure.exit_code
+        if rank is None:
+            return "node.log", self.logs[host].tail("node.log", TAIL_BYTES), status
+        end = _last_end(self.gang, host, rank)
+        before = end is not None and end.until is not None and before_stop(end, self.tail) is not None
+        text = self.tail(host, rank, before=before)
+        if not text.strip() and (text := self.tail(host, rank, "out")):
+            return f"rank{rank}.out", text, status if status > 1 else None  # the last line there is none of sys.exit()
+        return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
 
     def answers(self, end: RankEnd) -> bool:
         """Returns whether a rank failed because of another one, or of a stop: it only reports the other's death, or got
@@ -54,8 +80,8 @@ class Written(Words):
         return cause is None or cause.collateral
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        """Returns the failure of a rank that raised an error of its own before a stop reached it, but ended later than
-        the ranks that it left: a rank may hang in its clean-up for as long as it likes."""
+        """Returns the failure of a rank that raised an error of its own before a stop reached it. It may have ended
+        later than the ranks that it left: a rank may hang in its clean-up for as long as it likes."""
         mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure
@@ -75,18 +101,13 @@ class Written(Words):
         )
 
     def last(self, failure: Failure) -> str:
-        return _last(failure, self.gang, self.logs, self.tail)[1]
+        return self.last_log(failure)[1]
 
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
     """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
-    about = About(run.run_id, run.about["engine"], run.attempt, run.without, run.end)
+    about = About(run.run_id, run.about["engine"], run.attempt, run.hosts_without_run, run.stop_reason)
     return verdict.decide(about, gang, Written(gang, logs))
-
-
-def drafted(report: Report) -> Verdict | None:
-    """The verdict of a report."""
-    return cast("Verdict | None", report.read(RunSummary).end)
 
 
 def summarise(
@@ -99,10 +120,10 @@ def summarise(
 ) -> Report:
     """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head. verdict:
     None where the run's end is not known yet."""
-    tail = tails(gang, logs)
-    results = _results(run, gang)
+    written = Written(gang, logs)
+    results = tuple(_result(gang, host.name, run) for host in run.hosts)
     failure = verdict and verdict["first"]
-    first = describe(verdict, gang.named(failure), run, logs, gang, tail) if verdict and failure else None
+    first = describe(verdict, gang.named(failure), run, written) if verdict and failure else None
     code = verdict["code"] if verdict else EXIT_CONNECT
     summary = RunSummary(
         run=run.run_id,
@@ -112,8 +133,8 @@ def summarise(
         stopped=verdict["message"] if verdict and verdict["by"] != "done" else None,
         end=verdict,
         first_failure=first,
-        next=next_steps(first, run, chain(*(_outputs(node, tail) for node in run.nodes))) if first else [],
-        tracebacks=_tracebacks(run, gang, logs, tail) if code != EXIT_OK else [],
+        next=next_steps(first, run, chain.from_iterable(map(written.outputs, run.nodes))) if first else [],
+        tracebacks=_tracebacks(run, written, first) if code != EXIT_OK else [],
         incomplete_logs=incomplete,
         unknown=verdict["unknown"] if verdict else sorted(gang.unknown),
         killed=killed(gang),
@@ -128,13 +149,29 @@ def _unfit(failure: Failure, verdict: Verdict, gang: Gang) -> str | None:
     return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
 
 
-def not_started(error: FleetError, run: RunRecord) -> Report:
-    """Returns the report of a run that was stopped again before all of its nodes had started."""
-    results = [Result(host.name, False, error=error.hosts.get(host.name)) for host in run.hosts]
-    why = {**error.as_json(), "message": str(error)}
-    end = run_end("interrupt" if isinstance(error, Interrupted) else "failure", error.message, error.exit_code)
-    summary = RunSummary(run.run_id, run.world_size, 0.0, str(run.logs), stopped=error.message, end=end, error=why)
-    return Report("launch", tuple(results), error.exit_code, answer=summary)
+def not_started(
+    error: FleetError,
+    run_id: str,
+    logs: Path,
+    world_size: int = 0,
+    hosts: Sequence[Host] = (),
+    ended: JobEnd | None = None,
+) -> Report:
+    """Returns the report of a run that was stopped before all of its nodes had started. ended: by its
+    queue, which may begin it again: then that is no failure of the run's."""
+    why, text, code, by = {**error.as_json(), "message": str(error)}, error.message, error.exit_code, "failure"
+    if isinstance(error, PreflightError) and error.findings:
+        found = [f"{fold(it['hosts'])}: {it['message']}" for it in error.findings[:MOST_FINDINGS]]
+        text = "; ".join([*found, text])
+        why |= {"message": text, "hint": error.hint or error.findings[0]["remedy"]}
+    if ended is not None:
+        text, code, by = ended.why, ended.code, "queue"
+    elif isinstance(error, Interrupted):
+        by = "interrupt"
+    results = tuple(Result(host.name, False, error=error.hosts.get(host.name)) for host in hosts)
+    end, began = run_end(by, text, code), why if ended is None else None
+    answer = RunSummary(run_id, world_size, 0.0, str(logs), stopped=text, end=end, error=began)
+    return Report("launch", results, code, answer=answer)
 
 
 def left_alone(run: RunRecord, led: bool = True) -> Report:
@@ -144,51 +181,35 @@ def left_alone(run: RunRecord, led: bool = True) -> Report:
     return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, answer=answer)
 
 
-def tails(gang: Gang, logs: Mapping[str, NodeLogs]) -> Tail:
-    """The end of what a rank's last attempt wrote, by host, rank and stream; a log is read once. before: of its stderr,
-    what was there when SIGTERM came."""
-
-    @cache
-    def tail(host: str, rank: int, stream: str = "err", before: bool = False) -> str:
-        last = _last_end(gang, host, rank)
-        begins = last.begins if last else (0, 0)
-        until = last.until if last and before else None
-        return logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
-
-    return tail
-
-
-def _outputs(node: Node, tail: Tail) -> Iterator[str]:
-    """Returns what the first rank of a node wrote last, where scripts report their checkpoints."""
-    return (tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
-
-
 def _last_end(gang: Gang, host: str, rank: int | None) -> RankEnd | None:
     ends = [end for end in gang.nodes[host].ends.values() if end.rank == rank]
     return max(ends, key=lambda end: end.attempt, default=None)
 
 
-def _tracebacks(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> list[TracebackOf]:
-    """The traceback that each rank ended with, equal ones once: whose it is, the exception, the first one's log."""
+def _tracebacks(run: RunRecord, written: Written, first: FirstFailure | None) -> list[TracebackOf]:
+    """The traceback that each rank ended with, equal ones once: whose it is, the exception, the first one's log. One
+    that the first failure's rank wrote, too, and went on after, ended none of those that a stop has ended."""
     groups: dict[str, TracebackOf] = {}
+    survived = written.tail(first.host, first.rank) if first and first.rank is not None and not first.traceback else ""
+    survived = f"{identity(survived)}\n"
     for node in run.nodes:
         host = node.host.name
         for rank in node.ranks:
-            name, end = f"rank{rank}.err", _last_end(gang, host, rank)
-            own = before_stop(end, tail) if end else None
-            cause = own or ended_by(tail(host, rank), end.exit_code if end else None)
+            name, end = f"rank{rank}.err", _last_end(written.gang, host, rank)
+            own = before_stop(end, written.tail) if end else None
+            cause = own or ended_by(written.tail(host, rank), end.exit_code if end else None)
             answered = own is None and end is not None  # a stop
-            if cause.traceback is not None and not (answered and exception_of(cause.traceback) == "KeyboardInterrupt"):
+            trace = cause.traceback
+            by_itself = end is not None and end.until is None and end.exit_code == 1
+            if trace and not by_itself and f"{identity(trace)}\n" in survived:
+                continue
+            if trace and not (answered and exception_of(trace) == "KeyboardInterrupt"):
                 follows = cause.collateral or answered
-                new = TracebackOf((), (), exception_of(cause.traceback), follows, str(logs[host].folder / name))
-                old = groups.get(identity(cause.traceback), new)
+                new = TracebackOf((), (), exception_of(trace), follows, str(written.logs[host].folder / name))
+                old = groups.get(identity(trace), new)
                 hosts = dict.fromkeys([*old.hosts, host])
-                groups[identity(cause.traceback)] = replace(old, ranks=(*old.ranks, rank), hosts=(*hosts,))
+                groups[identity(trace)] = replace(old, ranks=(*old.ranks, rank), hosts=(*hosts,))
     return list(groups.values())
-
-
-def _results(run: RunRecord, gang: Gang) -> tuple[Result, ...]:
-    return tuple(_result(gang, host.name, run) for host in run.hosts)
 
 
 def _result(gang: Gang, host: str, run: RunRecord) -> Result:
@@ -196,7 +217,7 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     error = None
     if host in gang.unknown:
         hint = f"when it answers: fleet attach {run.run_id}"
-        why = "it knows of no such run" if host in run.without else "no answer"
+        why = "it knows of no such run" if host in run.hosts_without_run else "no answer"
         error = ConnectError(f"how the run ended there is not known: {why}", host=host, kind="unknown", hint=hint)
     elif node.why is not None:
         error = ConnectError(node.why["message"], host=host, kind=node.why["kind"], hint=node.why["hint"])
@@ -218,25 +239,10 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
     )
 
 
-def _last(failure: Failure, gang: Gang, logs: Mapping[str, NodeLogs], tail: Tail) -> tuple[str, str, int | None]:
-    """(the name of the log that shows more, its end, the exit code that goes with it, None where none does). What a
-    rank had raised of its own before its stop is its end."""
-    host, rank, status = failure.host, failure.rank, failure.exit_code
-    if rank is None:
-        return "node.log", logs[host].tail("node.log", TAIL_BYTES), status
-    end = _last_end(gang, host, rank)
-    before = end is not None and end.until is not None and before_stop(end, tail) is not None
-    text = tail(host, rank, before=before)
-    if not text.strip() and (text := tail(host, rank, "out")):
-        return f"rank{rank}.out", text, status if status > 1 else None  # the last line there is none of sys.exit()
-    return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
-
-
-def describe(
-    verdict: Verdict, failure: Failure, run: RunRecord, logs: Mapping[str, NodeLogs], gang: Gang, tail: Tail
-) -> FirstFailure:
+def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Written) -> FirstFailure:
     """The first failure: who, how, its traceback or last lines, a hint, and the log that shows more."""
-    name, text, status = _last(failure, gang, logs, tail)
+    gang, tail = written.gang, written.tail
+    name, text, status = written.last_log(failure)
     text = text or failure.tail
     # else its log shows only what its node did to it, but for a thread that others of a stalled rank wait for
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
@@ -249,10 +255,12 @@ def describe(
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)
         waited = who_waited({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks})
+        if gang.collective and (waited is None or not waited[2] or gang.collective[2]):
+            waited = gang.collective
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"
-        outputs = {node.host.name: "".join(_outputs(node, tail)) for node in run.nodes}
+        outputs = {node.host.name: "".join(written.outputs(node)) for node in run.nodes}
         hint = f"{why}: did the others still need it? {disagreed(outputs) or f'Then {UNEVEN}'}"
     elif failure.why is not None and failure.kind == "network":
         why, hint = failure.why["message"], failure.why["hint"]
@@ -281,5 +289,5 @@ def describe(
         tail=None if cause.traceback else shown or None,
         hint=hint and hint.replace("{host}", host),
         unfit=host if cause.unfit else _unfit(failure, verdict, gang),
-        log=str(logs[failure.host].folder / name),
+        log=str(written.logs[failure.host].folder / name),
     )

@@ -16,16 +16,11 @@ from fleet import own
 from fleet.codec import Misfit, decode
 from fleet.errors import Ambiguous, UsageError
 from fleet.inventory.fields import FIELDS, FieldError, env_item, host_name, parse_field
-from fleet.inventory.select import select
 from fleet.model import Host, Inventory
-from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_told, restarts_of
+from fleet.ops.run.kept.documents import MISSING, RUN, is_sealed, read_document, stored
 from fleet.ops.run.kept.job import submitted
-from fleet.ops.run.kept.local import names
-from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.word import choose
-from fleet.ops.run.launch.course import Course
+from fleet.ops.run.kept.local import choose, names
 from fleet.ops.run.plan.origin import VARIABLES
-from fleet.ops.run.plan.plan import plan_of
 from fleet.protocol.messages.values import Matching
 from fleet.protocol.state import is_run_id
 from fleet.requests.launch import Launch
@@ -92,12 +87,12 @@ def misfit(document: Mapping[str, Any]) -> str | None:
     return None
 
 
-def request_of(asked: Mapping[str, Any]) -> Launch:
+def request_of(requested: Mapping[str, Any]) -> Launch:
     """Returns the request of a document's "launch". Values of variables that are not kept are empty. Raises
     UsageError."""
-    kept = {name: values for name in VARIABLES if isinstance(values := asked.get(name), dict)}
+    kept = {name: values for name in VARIABLES if isinstance(values := requested.get(name), dict)}
     filled = {name: {key: "" if value is None else value for key, value in kept[name].items()} for name in kept}
-    return Launch.of({**asked, **filled})
+    return Launch.of({**requested, **filled})
 
 
 def _check(host: Mapping[str, Any]) -> None:
@@ -107,9 +102,8 @@ def _check(host: Mapping[str, Any]) -> None:
         if key not in known:
             raise Misfit(key, ".inventory.hosts[]")
         if key in FIELDS and value is not None:
-            if type(value) not in (str, int):
-                raise Misfit(value, f".inventory.hosts[].{key}")
-            if type(value) is not type(parse_field(key, str(value))):
+            kind = type(parse_field(key, str(value))) if type(value) in (str, int) else None
+            if type(value) is not kind:
                 raise Misfit(value, f".inventory.hosts[].{key}")
 
 
@@ -127,8 +121,7 @@ class Recorded:
     @property
     def source(self) -> str | None:
         """The inventory's file."""
-        found: str | None = self.document["inventory"]["source"]
-        return found
+        return stored(str, self.document, "inventory", "source")
 
     @property
     def selected(self) -> str:
@@ -189,25 +182,33 @@ class Recorded:
             for given in changed.get(name) or {}:  # a variable is either literal or expanded
                 variables[other].pop(given, None)
         self._refuse({name for each in variables.values() for name, value in each.items() if value is None})
-        return replace(Launch.of({**then, **changed, **variables}), repeats=self.run)
+        requested = {**then, **changed, **variables}
+        if requested.get("notify", "") is None:
+            self._refuse({"--notify"}, f"fleet launch --again {self.run} --notify COMMAND")
+        return replace(Launch.of(requested), repeats=self.run)
 
-    def _refuse(self, withheld: set[str]) -> None:
+    def _refuse(self, withheld: set[str], hint: str | None = None) -> None:
         if withheld:
             given = " ".join(f"--env {name}" for name in sorted(withheld))
+            by_name = f"'fleet launch --again {self.run} {given}' takes it from your environment; NAME=VALUE sets it"
             raise UsageError(
                 f"run {self.run}: what may be secret is not kept, so give it again: {', '.join(sorted(withheld))}",
-                hint=f"'fleet launch --again {self.run} {given}' takes it from your environment; NAME=VALUE sets it",
+                hint=hint or by_name,
             )
 
 
-def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
+def recorded(argument: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
     """Returns how a run was started that has a folder here; UsageError where nothing records how it was started. ask:
     whether to believe what this user's fleet did not write."""
-    if is_run_id(word) and os.path.lexists(runs_dir / word) and (why := own.foreign(runs_dir / word)) is not None:
-        raise UsageError(f"{runs_dir / word} {why}, and is not read", hint=AGAIN)
+    if (
+        is_run_id(argument)
+        and os.path.lexists(runs_dir / argument)
+        and (why := own.foreign(runs_dir / argument)) is not None
+    ):
+        raise UsageError(f"{runs_dir / argument} {why}, and is not read", hint=AGAIN)
     here = names(runs_dir)
     try:
-        run = choose(word, here)
+        run = choose(argument, here)
     except UsageError as error:
         hint = (
             error.hint
@@ -216,7 +217,7 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
         )
         raise UsageError(f"{runs_dir}: {error.message}", hint=hint) from None
     path = runs_dir / run / RUN
-    document, wrong = read_told(path)
+    document, wrong = read_document(path)
     hint = "'fleet ps --all' shows who started it, on which machine"
     if wrong == MISSING:
         wrong += ": it was not started from here"
@@ -239,24 +240,3 @@ def recorded(word: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Re
                 hint=f"'fleet launch --dry-run --again {run}' shows what it would be; --yes launches it",
             )
     return found
-
-
-def course_of(record: RunRecord, everyone: Inventory, ask: Callable[[str], bool | None]) -> Course:
-    """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
-    are left. UsageError where values that it had are kept nowhere. ask: as of recorded()."""
-    known = recorded(record.run_id, record.logs.parent, ask)
-    restarts, used = restarts_of(known.document), {host.name for host in record.hosts}
-    gone = {name for each in restarts for name in each.get("replaced", ())}
-    hosts = select(everyone, known.selected, None).hosts
-    spares = [host.name for host in hosts if host.name not in used | gone][: record.about["spares"]]
-    request = replace(
-        known.request({}),
-        runs_dir=record.logs.parent,
-        claims=record.run_id,
-        attempt=record.attempt,
-        nnodes=str(len(used)),
-        spares=len(spares),
-    )
-    chosen = [host for host in hosts if host.name in used or host.name in spares]
-    plan = plan_of(replace(everyone, hosts=tuple(chosen)), request)
-    return Course(plan, sum(not each.get("replaced") for each in restarts))

@@ -2,113 +2,106 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypedDict
 
-from fleet.answers.run_events import Attached
+from fleet.answers.run_start_events import Attached
 from fleet.answers.runs import LeftAlone, NodeEnd, RunSummary
 from fleet.codec import decode, from_json
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Report, Result
-from fleet.node.base.processes import lives
-from fleet.ops.plans import Asked
-from fleet.ops.run.end.next_steps import typed_here
-from fleet.ops.run.end.summary import drafted, left_alone
-from fleet.ops.run.find.again import Text, course_of
-from fleet.ops.run.find.find import FoundRun, check_protocol, find, warn_of_missing
+from fleet.inventory.select import select
+from fleet.model import Inventory, Report, Result
+from fleet.ops.plans import RequestPlan
+from fleet.ops.run.end.failure import typed_here
+from fleet.ops.run.end.summary import left_alone
+from fleet.ops.run.find.again import Text, recorded
+from fleet.ops.run.find.find import FoundRun, check_protocol, find, no_answer, warn_of_missing
 from fleet.ops.run.find.here import chosen_here
-from fleet.ops.run.follow.fetch import POLL_SECONDS
-from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder, led_already
+from fleet.ops.run.kept.documents import SUMMARY, RunState, read_object, restarts_of
+from fleet.ops.run.kept.folder import MOMENT_SECONDS, RunFolder, led_already
 from fleet.ops.run.kept.job import run_here
-from fleet.ops.run.kept.reader import LogsPlan, Onlooker
+from fleet.ops.run.kept.reader import Onlooker, look_until
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.kept.state import state_of, without_head
 from fleet.ops.run.launch.attempts import follow_run
-from fleet.ops.run.launch.course import Course
+from fleet.ops.run.launch.begin import Course
+from fleet.ops.run.plan.plan import plan_of
 from fleet.ops.sessions import START_SECONDS, Sessions
-from fleet.protocol.messages.run import Verdict, Whole
+from fleet.protocol.messages.run import Whole
 from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-_Error = TypedDict("_Error", {"message": Text, "hint": Text | None})
 # of a summary.json: what is not of one of fleet's classes
-_Told = TypedDict("_Told", {"exit_code": Whole, "end": Verdict | None, "error": _Error | None}, total=False)
+_Error = TypedDict("_Error", {"message": Text, "hint": Text | None})
+_Rest = TypedDict("_Rest", {"exit_code": Whole, "error": _Error | None}, total=False)
 ASK_AGAIN_SECONDS = 1.0
-MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 
 
-def run(plan: Asked[Attach], runtime: Runtime) -> Report:
+def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
     """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
-    with closing(Sessions(runtime)) as sessions:
-        return _follow(plan, runtime, sessions)
-
-
-def _follow(plan: Asked[Attach], runtime: Runtime, sessions: Sessions) -> Report:
-    try:
-        found, answers = _known(plan, runtime, sessions)
-    except (ConnectError, UsageError):
-        run_id = run_here(plan.request.run, plan.request.runs)
-        if run_id is None or (known := report_of(RunFolder(plan.request.runs / run_id))) is None:
-            raise
-        return known  # it is over, and its nodes have pruned it
-    check_protocol(found)
-    plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may be another one later
-    folder = RunFolder.open(plan.request.runs, found.run_id)
-    record = found.record(plan.request.runs)
-    known = None if found.live else report_of(folder)
-    if known is not None and _is_final(known, found):
-        folder.release()
-        runtime.emit(_attached(found, record))
-        return replace(known, answer=replace(known.read(RunSummary), logs=str(plan.request.runs / found.run_id)))
-    warn_of_missing(found, answers, runtime.emit)
-    if plan.request.detach:
-        runtime.detach.set()
-    if waited := not folder.held:
-        folder.ask_for()
-    if not folder.held and not folder.hold(MOMENT_SECONDS):  # it is led already
-        if lives(state_of(folder.path).get("leader")) is None:
-            raise led_already(folder)
-        runtime.emit(_attached(found, record))
-        report = watch(
-            LogsPlan(plan.inventory, Logs(found.run_id, runs_dir=plan.request.runs, tail=0)), folder, runtime
-        )
-        if report is not None or not folder.held:
-            folder.release()
-            return report or left_alone(record, led=False)
-    if waited:  # who led it is gone, and may have begun other attempts
-        found, _ = _known(plan, runtime, sessions)
-        record = found.record(plan.request.runs)
-    decides, leads = False, folder.was_launched_here
-    try:
+    with ExitStack() as at_end:
+        sessions, runs_dir = at_end.enter_context(closing(Sessions(runtime))), plan.request.runs
+        try:
+            found, answers = _known(plan, runtime, sessions)
+        except (ConnectError, UsageError):
+            run_id = run_here(plan.request.run, runs_dir)
+            if run_id is None or (known := report_of(RunFolder(runs_dir / run_id))) is None:
+                raise
+            return known  # it is over, and its nodes have pruned it
+        check_protocol(found)
+        plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may be another one later
+        folder, record = RunFolder.open(runs_dir, found.run_id), found.record(runs_dir)
+        at_end.callback(folder.release)
+        known = None if found.live else report_of(folder)
+        if known is not None and _is_final(known, found):
+            runtime.emit(_attached(found, record))
+            return replace(known, answer=replace(known.read(RunSummary), logs=str(record.logs)))
+        warn_of_missing(found, answers, runtime.emit)
+        if plan.request.detach:
+            runtime.detach.set()
+        if waited := not folder.held:
+            folder.request_lock()
+        if waited and not folder.hold(MOMENT_SECONDS):  # it is led already
+            if RunState(folder.path).leader_lives is None:
+                raise led_already(folder)
+            runtime.emit(_attached(found, record))
+            onlooker = Onlooker(folder.path, Logs(found.run_id, runs_dir=runs_dir, tail=0), runtime.emit)
+            # until it is over, or left, or no process leads it any more, and the folder is ours
+            look_until(
+                lambda: runtime.detach.is_set() or runtime.cancel.is_set() or folder.hold(),
+                onlooker.look,
+                runtime.detach,
+            )
+            if not folder.held:
+                return left_alone(record, led=False)
+            if (known := report_of(folder)) is not None:
+                return known
+        if waited:  # who led it is gone, and may have begun other attempts
+            found, _ = _known(plan, runtime, sessions)
+            record = found.record(runs_dir)
+        decides, leads = False, folder.was_launched_here
         while True:
             folder.begin(record.attempt)
-            goes_on = without_head(folder.path)
+            goes_on = RunState(folder.path).without_head
             folder.lead(record.lease, leads=leads and found.verdict is None)
             runtime.emit(folder.keep(_attached(found, record, leads)))
-            course = _course(record, plan, runtime) if leads and goes_on and record.restartable else None
+            course = _course(record, plan.inventory, runtime) if leads and goes_on and record.restartable else None
             waiting = sessions.take_all(found.hosts)
             report = follow_run(record, folder, waiting, runtime, course, decides=decides, leads=leads)
             if not isinstance(report.answer, LeftAlone) or runtime.cancel.is_set() or runtime.detach.is_set():
                 return report
             attempt = record.attempt
             found, _ = _known(plan, runtime, sessions, begins=True)
-            record = found.record(plan.request.runs)
+            record = found.record(runs_dir)
             decides = not found.live and record.attempt == attempt  # no process starts it again
-    finally:
-        folder.release()
 
 
 def _known(
-    plan: Asked[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
+    plan: RequestPlan[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
     """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
     not know of that yet are queried again: who followed the others alone would take their end for the run's."""
@@ -120,10 +113,9 @@ def _known(
             found.live and (begins or time.time() - found.about["started"] < START_SECONDS) and time.monotonic() < until
         )
         if not found.parts:
-            silent = [result for result in answers if result.error is not None]
             hint = f"'fleet stop {found.run_id}', where its hosts are gone for good"
-            where = f": no answer from {fold(result.host for result in silent)}" if silent else ""
-            raise ConnectError(f"no host knows of run {found.run_id}{where}", hint=hint, kind="unknown")
+            text = ": ".join(filter(None, [f"no host knows of run {found.run_id}", no_answer(answers)]))
+            raise ConnectError(text, hint=hint, kind="unknown")
         if not found.is_partial or not soon or found.about["least"] or not all(result.ok for result in answers):
             return found, answers
         if runtime.cancel.wait(ASK_AGAIN_SECONDS):
@@ -133,7 +125,7 @@ def _known(
 def _is_final(known: Report, found: FoundRun) -> bool:
     """Returns whether what is known here is the run's end, and its nodes can add nothing."""
     summary = known.read(RunSummary)
-    decided = drafted(known) is not None and (drafted(known) == found.verdict or summary.error is not None)
+    decided = summary.end is not None and (summary.end == found.verdict or summary.error is not None)
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
 
 
@@ -143,7 +135,7 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
     unknown = f" ({fold(record.unknown)} unknown from here)" * bool(record.unknown)
     text = f"run {record.run_id}: {found.state}{which}, {size}{unknown}, logs in {record.logs}"
     event = Attached(
-        engine=found.told and found.told["engine"],
+        engine=found.reported and found.reported["engine"],
         world_size=record.world_size,
         first_ranks=record.first_ranks,
         logs=str(record.logs),
@@ -151,57 +143,43 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
         started=record.about["started"],
         lease=record.lease,
         leads=leads,
+        attempt=record.attempt or None,
     )
     return Notice("info", text, happened=(event,))
 
 
-def _course(record: RunRecord, plan: Asked[Attach], runtime: Runtime) -> Course | None:
+def _course(record: RunRecord, all_hosts: Inventory, runtime: Runtime) -> Course | None:
+    """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
+    are left. None where values that it had are kept nowhere."""
     try:
-        return course_of(record, plan.inventory, runtime.ask)
+        known = recorded(record.run_id, record.logs.parent, runtime.ask)
+        restarts, used = restarts_of(known.document), {host.name for host in record.hosts}
+        gone = {name for each in restarts for name in each.get("replaced", ())}
+        hosts = select(all_hosts, known.selected, None).hosts
+        spares = [host.name for host in hosts if host.name not in used | gone][: record.about["spares"]]
+        request = replace(
+            known.request({}),
+            runs_dir=record.logs.parent,
+            claims=record.run_id,
+            attempt=record.attempt,
+            nnodes=str(len(used)),
+            spares=len(spares),
+        )
+        chosen = tuple(host for host in hosts if host.name in used or host.name in spares)
+        plan = plan_of(replace(all_hosts, hosts=chosen), request)
     except FleetError as error:
-        text = f"what fails is not started again from here: {error.message}"
-        runtime.emit(Notice("warning", text, None, error.hint))
+        runtime.emit(Notice("warning", f"what fails is not started again from here: {error.message}", None, error.hint))
         return None
-
-
-def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """Returns the folder of a run that no node knows, for us to write to: a leader without a terminal makes room.
-    UsageError where another fleet command follows it."""
-    folder = RunFolder.open(runs_dir, found.run_id)
-    if folder.held:
-        return folder
-    state = state_of(folder.path)
-    who, alive = state.get("leader"), lives(state.get("leader"))
-    makes_room = state.get("detached") and alive is not None and folder.is_ours
-    if makes_room and alive and who:
-        with suppress(ProcessLookupError):  # the run is over, and so it is just now
-            os.kill(who["pid"], signal.SIGTERM)
-    if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):
-        return folder
-    raise led_already(folder)
-
-
-# -- looking on while a process of this machine follows it: its events and logs from its folder, its report
-def watch(plan: LogsPlan, folder: RunFolder, runtime: Runtime) -> Report | None:
-    """Looks on until the run is over: its report. None: it is left, or no process follows it any more; then the folder
-    is ours. plan: its tail is 0."""
-    onlooker = Onlooker(folder.path, plan, runtime.emit)
-    while not runtime.detach.is_set() and not runtime.cancel.is_set():
-        free = folder.hold()
-        onlooker.look()
-        if free:
-            return report_of(folder)
-        runtime.detach.wait(POLL_SECONDS)
-    return None
+    return Course(plan, sum(not each.get("replaced") for each in restarts))
 
 
 def report_of(folder: RunFolder) -> Report | None:
     """Returns the report that its summary.json has; None while there is none."""
-    summary = read_object(folder.path / "summary.json")
+    summary = read_object(folder.path / SUMMARY)
     if "exit_code" not in summary:
         return None
     try:
-        decode(_Told, summary)
+        decode(_Rest, summary)
         ended = from_json(RunSummary, summary)
         results = tuple(_result(name, host) for name, host in summary["hosts"].items())
         steps = [typed_here(step, folder.path.parent) for step in ended.next]

@@ -16,18 +16,17 @@ from fleet.errors import FleetError
 from fleet.events import Emit, Notice
 from fleet.inventory.fields import NAME
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, Inside, Inventory, Node, Result
+from fleet.model import Host, Inside, Inventory, Node, Result, grouped
 from fleet.node.gang.ends import BY_HAND, OWN_CAUSES
 from fleet.ops.run.follow.follow import PING_MOST
 from fleet.ops.run.kept.record import RunRecord, about_of
-from fleet.ops.sessions import ASK, Sessions
+from fleet.ops.sessions import ANSWER_SECONDS, ASK, Sessions
 from fleet.protocol.messages.run import About, RunHere, RunsHere, SomeRun, Verdict
 from fleet.protocol.state import FINAL, PROTOCOL, RESTARTING, STARTING
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
-from fleet.transport.program import Program, last_word
+from fleet.transport.program import Program, last_message
 
-ASK_SECONDS = 30.0
 UNATTENDED_SECONDS = 3 * PING_MOST
 
 
@@ -53,7 +52,7 @@ class FoundRun:
     kept: About | None = None  # here
 
     @property
-    def told(self) -> About | None:
+    def reported(self) -> About | None:
         """Returns what a node, or this machine, knows of it."""
         parts = sorted(self.parts.values(), key=attempt_of)
         return next((part["about"] for part in parts if part["about"]), self.kept)
@@ -61,7 +60,7 @@ class FoundRun:
     @property
     def about(self) -> About:
         """The same, or what is usual."""
-        return self.told or about_of({}, nnodes=len(self.parts))
+        return self.reported or about_of({}, nnodes=len(self.parts))
 
     @property
     def unknown(self) -> tuple[Node, ...]:
@@ -109,9 +108,9 @@ class FoundRun:
 
     @property
     def state(self) -> str:
-        """ "running", "stopping", "restarting" (its head waits with the next attempt), "starting" (that begins, nowhere
-        yet), "lost" (no process on a node keeps it any more), "done", "stopped", "failed",
-        "unknown" (it is over where that is known) or "open" (its end was never reported)."""
+        """Returns one of "running", "stopping", "done", "stopped", "failed"; "restarting": its head waits with the next
+        attempt; "starting": that begins, nowhere yet; "lost": no process on a node keeps it any more; "unknown": it is
+        over where that is known; "open": its end was never reported."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
@@ -151,8 +150,8 @@ class FoundRun:
             grace=part["grace"] if part else RunRecord.grace,
             node_timeout=max(1.0, part["node_timeout"] if part else RunRecord.node_timeout),
             unknown=frozenset(node.host.name for node in unknown),
-            without=frozenset(node.host.name for node in unknown) & self.answered,
-            end=self.end,
+            hosts_without_run=frozenset(node.host.name for node in unknown) & self.answered,
+            stop_reason=self.end,
             verdict=self.verdict,
             term=1 + max((part["term"] for part in self.parts.values()), default=0),
         ).but(attempt=self.attempt)
@@ -170,7 +169,7 @@ class FoundRun:
         return RunSeen(
             run=self.run_id,
             state=self.state,
-            about=self.told or {},
+            about=self.reported or {},
             age=round(time.time() - started, 1) if started else None,
             lease=self.lease,
             unattended=self.unattended,
@@ -212,15 +211,14 @@ def find(
     sessions: gets the connections to hosts that know of any, and a program on each that waits for what is to be
     followed."""
 
-    odd: dict[str, list[str]] = {}
+    odd: list[tuple[str, str]] = []
 
     def ask(session: Session, host: Host) -> Result:
         spec = {"prefix": "", "live": live}
         program = Program(session, "run.list_runs" if sessions is None else ASK, spec)
-        answer = last_word(program, RunsHere, timeout=ASK_SECONDS, cancel=runtime.cancel)
+        answer = last_message(program, RunsHere, timeout=ANSWER_SECONDS, cancel=runtime.cancel)
         known, unread = read(answer["runs"])
-        for name in unread:
-            odd.setdefault(name, []).append(host.name)
+        odd.extend((name, host.name) for name in unread)
         if sessions is not None and known:
             sessions.keep(program)
         elif sessions is not None:
@@ -233,7 +231,7 @@ def find(
     else:
         fanout.check_limits(len(inventory.hosts), len(inventory.hosts))
         results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
-    for name, where in odd.items():
+    for name, where in grouped(odd).items():
         text = f"{fold(where)}: ~/.fleet/runs/{name} makes no sense there, so it is passed over"
         runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
@@ -256,16 +254,22 @@ def find(
     return sorted(runs, key=lambda run: (run.about["started"], run.run_id), reverse=True), results
 
 
-def read(told: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
+def read(reports: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
     """(what a node reports of its runs, the ids of those with invalid reports)."""
     known: list[RunHere] = []
     odd: list[str] = []
-    for run in told:
+    for run in reports:
         try:
             known.append(decode(RunHere, run))
         except Misfit:
             odd.append(run["run"])
     return known, odd
+
+
+def no_answer(results: Iterable[Result]) -> str:
+    """Returns which hosts did not answer, as text, "" where all did."""
+    silent = [result.host for result in results if not result.ok]
+    return f"no answer from {fold(silent)}" if silent else ""
 
 
 def check_protocol(run: FoundRun) -> None:
@@ -283,7 +287,6 @@ def check_protocol(run: FoundRun) -> None:
 def warn_of_missing(run: FoundRun, results: Iterable[Result], emit: Emit) -> None:
     """Reports that nodes of a run did not answer, where there are any."""
     if run.is_partial:
-        silent = [result.host for result in results if not result.ok]
-        where = f"; no answer from {fold(silent)}" if silent else "; is the inventory the one that it was started with?"
+        where = no_answer(results) or "is the inventory the one that it was started with?"
         known = f"{len(run.parts)} of its {run.about['nnodes']} nodes are known here"
-        emit(Notice("warning", f"run {run.run_id}: {known}{where}"))
+        emit(Notice("warning", f"run {run.run_id}: {known}; {where}"))

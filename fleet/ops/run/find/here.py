@@ -10,15 +10,13 @@ from typing import TypedDict
 
 from fleet.codec import Misfit, decode
 from fleet.errors import Ambiguous, ConnectError, FleetError, UsageError
-from fleet.inventory.nodeset import fold
 from fleet.model import Inventory, Result
-from fleet.ops.run.find.find import FoundRun
-from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
+from fleet.ops.run.find.find import FoundRun, no_answer
+from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import is_ours
-from fleet.ops.run.kept.local import names
+from fleet.ops.run.kept.local import choose, meant, names
 from fleet.ops.run.kept.record import about_of
-from fleet.ops.run.kept.word import choose, meant
 from fleet.protocol.state import LATEST
 
 KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})
@@ -36,68 +34,62 @@ Kept = TypedDict(
 )
 
 
-def chosen(word: str, runs: Sequence[FoundRun], asked: Iterable[Result], runs_dir: Path) -> FoundRun:
+def chosen(argument: str, runs: Sequence[FoundRun], results: Iterable[Result], runs_dir: Path) -> FoundRun:
     """The run that an argument means, of those that have a folder here and of what find() returned; UsageError, or
     ConnectError where hosts that may know it did not answer."""
     known = {run.run_id: run for run in runs}
-    silent = [result for result in asked if result.error is not None]
+    silent = [result for result in results if result.error is not None]
     try:
-        run_id = choose(word, names(runs_dir), known)
+        run_id = choose(argument, names(runs_dir), known)
         if run_id not in known:
             raise UsageError(f"no host knows of run {run_id}", hint=f"fleet logs {run_id}")
         return known[run_id]
     except Ambiguous:
         raise
     except UsageError as error:
-        if not silent or word == LATEST and not names(runs_dir):
+        if not silent or argument == LATEST and not names(runs_dir):
             raise
-        text, first = f"{error.message}; no answer from {fold([result.host for result in silent])}", silent[0].error
+        text, first = f"{error.message}; {no_answer(silent)}", silent[0].error
         raise ConnectError(text, hint=first.hint if first else None, kind="unreachable") from None
 
 
 def chosen_here(
-    word: str,
+    argument: str,
     runs: Sequence[FoundRun],
-    asked: Sequence[Result],
+    results: Sequence[Result],
     runs_dir: Path,
     inventory: Inventory,
     ask: Callable[[str], bool | None],
 ) -> FoundRun:
     """The run that an argument means, of what find() found, or of what this machine knows; errors as chosen(). ask:
     whether that run is meant, where the answer comes from a folder that this user's fleet did not make."""
-    found = _chosen_here(word, runs, asked, runs_dir, inventory)
+    here, known = names(runs_dir), {run.run_id: run for run in runs}
+    try:
+        found = chosen(
+            argument, [run for run in runs if run.run_id in here or run.run_id == argument], results, runs_dir
+        )
+    except FleetError:
+        run_id = meant(argument, here)
+        if run_id is None and (other := meant(argument, list(known))):
+            owner = known[other].about["owner"]
+            whose = f", started by {owner}," if owner else ""
+            text = f"{argument}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
+            raise UsageError(text, hint=f"name it by its whole id: {other}") from None
+        if run_id is None or (kept := from_folder(runs_dir / run_id, inventory)) is None:
+            raise
+        found = kept
     folder = runs_dir / found.run_id
-    if found.run_id == word or is_ours(folder) or ask(f"Your fleet did not make {folder}. Is that run meant?"):
+    if found.run_id == argument or is_ours(folder) or ask(f"Your fleet did not make {folder}. Is that run meant?"):
         return found
     raise UsageError(
-        f"{word}: that is run {found.run_id} by a folder in {runs_dir} alone, which your fleet did not make",
+        f"{argument}: that is run {found.run_id} by a folder in {runs_dir} alone, which your fleet did not make",
         hint=f"name it by its whole id: {found.run_id}",
     )
 
 
-def _chosen_here(
-    name: str, runs: Sequence[FoundRun], answers: Sequence[Result], runs_dir: Path, inventory: Inventory
-) -> FoundRun:
-    here = names(runs_dir)
-    known = {run.run_id: run for run in runs}
-    try:
-        return chosen(name, [run for run in runs if run.run_id in here or run.run_id == name], answers, runs_dir)
-    except FleetError as error:
-        why = error
-    run_id = meant(name, here)
-    if run_id and (found := from_folder(runs_dir / run_id, inventory)) is not None:
-        return found
-    if run_id is None and (other := meant(name, list(known))):
-        owner = known[other].about["owner"]
-        whose = f", started by {owner}," if owner else ""
-        text = f"{name}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
-        raise UsageError(text, hint=f"name it by its whole id: {other}")
-    raise why
-
-
-def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
+def hosts_of(argument: str, runs_dir: Path, inventory: Inventory) -> Inventory:
     """The hosts that a run of this folder was started on, where its folder has them: no other host is waited for."""
-    record = read_object(runs_dir / (meant(word, names(runs_dir)) or word) / RUN)
+    record = read_object(runs_dir / (meant(argument, names(runs_dir)) or argument) / RUN)
     kept = [it for each in (record, *restarts_of(record)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
     return replace(inventory, hosts=hosts or inventory.hosts)
@@ -106,7 +98,7 @@ def hosts_of(word: str, runs_dir: Path, inventory: Inventory) -> Inventory:
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
     """A run whose end is not known here, and that no node reports; None where its folder does not record on which it
     was started."""
-    summary = read_object(path / "summary.json")
+    summary = read_object(path / SUMMARY)
     if summary.get("end") or not summary.get("unknown", True):
         return None
     try:

@@ -1,105 +1,111 @@
-"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine, what is missing is fetched first."""
+"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine. What is missing comes there first,
+from its nodes, or by another process of this machine. The nodes know where in logs begins what was written since some
+time: they have marked how they grew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.runs import LogsShown
-from fleet.errors import EXIT_OK, FleetError, UsageError
+from fleet.answers.runs import LogsHere
+from fleet.errors import EXIT_OK, FleetError, HostFailed, UsageError
 from fleet.events import Notice
-from fleet.inventory.nodeset import fold
 from fleet.model import Host, Inventory, Report, Result
 from fleet.node.gang.ends import ranks_text
-from fleet.ops.run.find.bring import bring, offsets_since, wait_for
-from fleet.ops.run.find.find import FoundRun, find, warn_of_missing
+from fleet.ops.run.find.find import FoundRun, find, no_answer, warn_of_missing
 from fleet.ops.run.find.here import chosen
-from fleet.ops.run.follow.fetch import POLL_SECONDS
-from fleet.ops.run.kept.documents import read_object
+from fleet.ops.run.follow.fetch import fetch
+from fleet.ops.run.follow.follow import Follower, FollowOptions
+from fleet.ops.run.kept.documents import SUMMARY, RunState, documents_of, read_object, written
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.job import run_here, submitted
-from fleet.ops.run.kept.local import DOCUMENTS, broken, platform_of
-from fleet.ops.run.kept.logs import LOG, stream_of
-from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader
-from fleet.ops.run.kept.state import followed
-from fleet.ops.run.kept.word import no_such_rank
-from fleet.ops.sessions import Sessions
+from fleet.ops.run.kept.job import SCRIPT, Asking, has_ended, run_here, submitted
+from fleet.ops.run.kept.local import no_such_rank, platform_of
+from fleet.ops.run.kept.logs import stream_of
+from fleet.ops.run.kept.reader import LogsPlan, NewEvents, Reader, look_until
+from fleet.ops.sessions import ANSWER_SECONDS, Sessions
+from fleet.protocol.messages.run import Since
+from fleet.protocol.messages.run_specs import FollowSpec
+from fleet.protocol.messages.values import Failed
+from fleet.protocol.state import is_log
 from fleet.runtime import Runtime
+from fleet.sources import SOURCES
+from fleet.sources.queue import State
+from fleet.transport.base import Cancel
+from fleet.transport.program import call
+
+LEFT_SECONDS = 5.0  # in which another process may take over from the one that fetched the logs
 
 
 def run(plan: LogsPlan, runtime: Runtime) -> Report:
     """Emits Output. A host's result is an error where its logs could not be fetched."""
-    with closing(Sessions(runtime)) as sessions:
-        return _shown(plan, runtime, sessions)
-
-
-def _shown(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> Report:
-    run_id, found = _named(plan, runtime, sessions)
-    known = _ranks_of(plan.request.runs / run_id, found)
-    if plan.request.ranks is not None and known and not plan.request.ranks <= known:
-        raise no_such_rank(run_id, plan.request.ranks - known, known)
-    folder = RunFolder.open(plan.request.runs, run_id)
-    if wrong := broken(plan.request.runs / run_id):
-        runtime.emit(Notice("warning", f"run {run_id}: {wrong}"))
-    untold: Mapping[str, FleetError] = {}
-    errors: Mapping[str, FleetError] = {}
-    try:
-        reader = Reader(folder.of(plan.request.attempt), plan, runtime.emit)
+    with ExitStack() as at_end:
+        sessions, request = at_end.enter_context(closing(Sessions(runtime))), plan.request
+        run_id, found = _named(plan, runtime, sessions)
+        planned, summary, wrong = documents_of(request.runs / run_id)
+        known = _ranks_of(request.runs / run_id, [planned, summary, found.about if found else {}])
+        if request.ranks is not None and known and not request.ranks <= known:
+            raise no_such_rank(run_id, request.ranks - known, known)
+        folder = RunFolder.open(request.runs, run_id)
+        at_end.callback(folder.release)
+        if wrong:
+            runtime.emit(Notice("warning", f"run {run_id}: {wrong}"))
+        reader, events = (
+            Reader(folder.of(request.attempt), request, runtime.emit, only=plan.only),
+            NewEvents(folder.path / "events.jsonl"),
+        )
         if not reader.folder.is_dir():
             last = folder.attempt
             hint = f"its last attempt is {last}, its first one 0" if last else "it was never started again"
-            raise UsageError(f"run {run_id} has no logs of an attempt {plan.request.attempt} here", hint=hint)
-        if plan.request.since is not None and found is not None:
-            reader.begins, untold = offsets_since(plan.request.since, found, sessions)
+            raise UsageError(f"run {run_id} has no logs of an attempt {request.attempt} here", hint=hint)
+        untold: Mapping[str, FleetError] = {}
+        errors: Mapping[str, FleetError] = {}
+        if request.since is not None and found is not None:
+            reader.begins, untold = offsets_since(request.since, found, sessions)
         if found is not None and folder.held:
-            errors = bring(found, folder, runtime, sessions, once=True)
-        events = NewEvents(folder.path / "events.jsonl")
+            errors = fetch_logs(found, folder, runtime, sessions, once=True)
 
         def poll() -> None:
-            if plan.request.follow:
+            if request.follow:
                 for notice in events.read():
                     runtime.emit(notice)
             reader.poll()
 
-        if plan.request.follow and folder.held and found is not None and found.live:
-            errors = _fetched_meanwhile(found, folder, runtime, sessions, poll)
+        if request.follow and folder.held and found is not None and found.live:
+            errors = _fetch_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held or submitted(folder.path) is not None
         folder.release()  # for long no user may read on what is shown, as in a pager
-        if plan.request.follow and is_others:
+        if request.follow and is_others:
             wait_for(folder, runtime, poll)
         poll()
-    finally:
-        folder.release()
-    if plan.request.ranks is not None and (text := _without(plan.request.ranks, reader.folder, plan.only)):
+    if request.ranks is not None and (text := _without(request.ranks, reader.folder, plan.only)):
         runtime.emit(Notice("warning", f"run {run_id}: {text}"))
     errors = {**errors, **untold}
     hosts = [host.name for host in plan.hosts] if found is None else list(found.parts)
     results = tuple(Result(name, name not in errors, error=errors.get(name)) for name in hosts)
     code = max((error.exit_code for error in errors.values()), default=EXIT_OK)
-    return Report("logs", results, code, answer=LogsShown(run_id, str(folder.path)))
+    return Report("logs", results, code, answer=LogsHere(run_id, str(folder.path)))
 
 
-def _fetched_meanwhile(
+def _fetch_meanwhile(
     found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
 ) -> Mapping[str, FleetError]:
-    """Does what bring() does, and shows what comes. The two are separate: a process that requests the folder gets it,
-    also while no process reads what is shown."""
+    """Does what fetch_logs() does, and shows what comes. The two are separate: a process that requests the folder gets
+    it, also while no process reads what is shown."""
 
-    def bring_all() -> Mapping[str, FleetError]:
-        errors = bring(found, folder, runtime, sessions, once=False)
-        if folder.asked_for():
+    def fetch_all() -> Mapping[str, FleetError]:
+        errors = fetch_logs(found, folder, runtime, sessions, once=False)
+        if folder.is_requested():
             folder.release()
         return errors
 
     with ThreadPoolExecutor(1) as apart:
-        bringing = apart.submit(bring_all)
-        while not bringing.done():
-            poll()
-            wait([bringing], POLL_SECONDS)
-    return bringing.result()
+        fetching = apart.submit(fetch_all)
+        look_until(fetching.done, poll, Cancel())
+    return fetching.result()
 
 
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
@@ -112,59 +118,124 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
     known = {each.run_id: each for each in runs}
     run_id = run_id or chosen(plan.request.run, runs, answers, plan.request.runs).run_id
     found = known.get(run_id)
-    silent = [result.host for result in answers if not result.ok]
     if found is None and plan.request.since is not None:
         raise UsageError(
             f"run {run_id}: when its lines were written is known to its nodes alone, and none of them knows it",
             hint=f"fleet logs {run_id} --tail 100",
             kind="unknown-times",
         )
-    if found is None and silent:
-        text = f"run {run_id}: what is here already; no answer from {fold(silent)}"
-        runtime.emit(Notice("warning", text))
+    if found is None and (where := no_answer(answers)):
+        runtime.emit(Notice("warning", f"run {run_id}: what is here already; {where}"))
     if found is not None:
         warn_of_missing(found, answers, runtime.emit)
     return run_id, found
 
 
-def local(word: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
+def local(argument: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
     """(the run of this machine that the argument means, or ""; whether no node need be queried for what is to be shown
     of it: all is here, or another process of this machine fetches it)."""
-    run_id = run_here(word, runs_dir)
+    run_id = run_here(argument, runs_dir)
     if run_id is None:
         return "", False
     path = runs_dir / run_id
-    all_here = followed(path) or submitted(path) is not None or platform_of(path) is not None
-    whole = all_here or is_whole(path / "summary.json")
-    return run_id, since is None and whole
+    all_here = RunState(path).followed or submitted(path) is not None or platform_of(path) is not None
+    is_whole = not read_object(path / SUMMARY).get("incomplete_logs", True)
+    return run_id, since is None and (all_here or is_whole)
 
 
 def hosts_here(folder: Path) -> Inventory:
     """Returns the hosts that a run's folder on this machine has logs of, by their names."""
-    found = {path.parent.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)}
-    return Inventory(tuple(Host(name, name) for name in sorted(found)), source=str(folder))
+    found = sorted({host for host, _ in _logs(folder, "**/*")})
+    return Inventory(tuple(Host(name, name) for name in found), source=str(folder))
 
 
-def _ranks_of(folder: Path, found: FoundRun | None) -> set[int]:
+def _logs(folder: Path, pattern: str) -> Iterator[tuple[str, int | None]]:
+    """Yields the host and the rank of each log in a folder."""
+    paths = (path for path in folder.glob(pattern) if is_log(path.name))
+    return ((path.parent.name, stream_of(path.name)[0]) for path in paths)
+
+
+def _ranks_of(folder: Path, documents: Sequence[Mapping[str, Any]]) -> set[int]:
     """Returns the ranks of a run, as far as it is known how many."""
-    documents: list[Mapping[str, Any]] = [read_object(folder / name) for name in DOCUMENTS]
-    if found is not None:
-        documents.append(found.about)
     world = max(known for each in documents if isinstance(known := each.get("world_size", 0), int))
-    logs = [path.name for path in folder.glob("**/*") if LOG.fullmatch(path.name)]
-    return {*range(world), *(rank for rank, _ in map(stream_of, logs) if rank is not None)}
+    return {*range(world), *(rank for _, rank in _logs(folder, "**/*") if rank is not None)}
 
 
 def _without(ranks: frozenset[int], folder: Path, only: tuple[str, ...] | None) -> str:
     """Returns in a sentence which have no log here, of these hosts; "" where all have, or no rank at all has."""
-    paths = [path for path in folder.glob("*/*") if only is None or path.parent.name in only]
-    logs = [path.name for path in paths if LOG.fullmatch(path.name)]
-    here = {rank for rank, _ in map(stream_of, logs) if rank is not None}
+    here = {rank for host, rank in _logs(folder, "*/*") if rank is not None and (only is None or host in only)}
     if not here or ranks <= here:
         return ""
     return f"no log of {ranks_text(sorted(ranks - here))} is here, but of {ranks_text(sorted(here))}"
 
 
-def is_whole(summary: Path) -> bool:
-    """Is true where a run is over and all of its logs are here."""
-    return not read_object(summary).get("incomplete_logs", True)
+def fetch_logs(
+    found: FoundRun,
+    folder: RunFolder,
+    runtime: Runtime,
+    sessions: Sessions,
+    *,
+    once: bool,
+) -> dict[str, FleetError]:
+    """Fetches what is not here yet, from all nodes at once; once: what there is now. Returns the hosts that it did not
+    come from; none where another process requests the folder, to lead the run."""
+    folder.begin(found.attempt)
+    attempt = None if found.about["least"] else found.attempt
+    spec: FollowSpec = {"run": found.run_id, "offsets": {}, "attempt": attempt, "once": once, "passive": True}
+    how = FollowOptions(spec, runtime.transport)
+
+    def is_given_up() -> bool:
+        return runtime.cancel.is_set() or folder.is_requested()
+
+    def is_late(follower: Follower) -> bool:
+        return is_given_up() or once and follower.silent_since is not None  # what it has will be there next time
+
+    ends = fetch(found.hosts.values(), folder, how, is_late, sessions.take_all(found.hosts))
+    if is_given_up():
+        return {}
+
+    def lacks(name: str) -> FleetError:
+        why, hint = ends[name].why, None
+        if ends[name].blocked:
+            why, hint = f"{folder.path}: {ends[name].blocked}", f"when there is room: fleet logs {found.run_id}"
+        elif why is None:
+            why = f"{folder.path / name} holds more than the node does"
+            hint = f"move it away; 'fleet logs {found.run_id}' brings them anew"
+        return HostFailed(f"its logs are not complete here: {why}", host=name, kind="incomplete", hint=hint)
+
+    return {name: lacks(name) for name, end in ends.items() if not end.complete}
+
+
+def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
+    """Another process on this machine, or a job, fetches the logs, until the run is over, or none does: another may
+    take over."""
+    job, seen = submitted(folder.path), time.monotonic()
+    asking = Asking(SOURCES.get(job.on).queue(), (job.job, folder.path / SCRIPT)) if job is not None else None
+
+    def is_over() -> bool:
+        nonlocal seen
+        if asking is not None:
+            asking.look()
+            return has_ended(folder.path) or asking.last.state is State.OVER
+        if written(folder.path):
+            seen = time.monotonic()
+            return False
+        return (folder.path / SUMMARY).exists() or time.monotonic() - seen > LEFT_SECONDS
+
+    look_until(lambda: runtime.cancel.is_set() or is_over(), poll, runtime.cancel)
+
+
+def offsets_since(
+    when: float, found: FoundRun, sessions: Sessions
+) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, FleetError]]:
+    """({host: {log: where it begins}}, errors by host). when: seconds since the epoch, by this machine's clock."""
+    ago = time.time() - when  # so that the clocks need not agree
+
+    def ask(host: Host) -> Mapping[str, int]:
+        spec = {"run": found.run_id, "ago": ago}
+        answer = call(sessions.get(host), "run.times", spec, Since | Failed, timeout=ANSWER_SECONDS)
+        if answer["event"] == "failed":
+            raise HostFailed(answer["message"], host=host.name, hint=answer["hint"])
+        return answer["offsets"]
+
+    return sessions.each(tuple(found.hosts.values()), ask, "since")

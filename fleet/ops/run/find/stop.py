@@ -1,32 +1,38 @@
-"""`fleet stop RUN`: ends a run on all its nodes, whatever head started it."""
+"""`fleet stop RUN`: ends a run on all its nodes, whatever head started it. `fleet forget RUN`: gives up a run whose
+hosts are gone for good; no host is contacted."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from fleet.answers.run_events import StopAll
-from fleet.answers.runs import RunStopped, StoppedThere
+from fleet.answers.runs import GivenUp, LogsHere, RunStopped, StoppedThere
 from fleet.each import on_each
-from fleet.errors import HostFailed, UsageError
+from fleet.errors import EXIT_OK, HostFailed, UsageError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import stopped_by
-from fleet.ops.plans import Asked
-from fleet.ops.run.find.attach import take
+from fleet.ops.plans import RequestPlan
+from fleet.ops.run.end.notify import of_record
 from fleet.ops.run.find.find import FoundRun, find, over
-from fleet.ops.run.find.here import chosen_here, hosts_of
-from fleet.ops.run.follow.behind import stop_behind
-from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.find.here import chosen_here, from_folder, hosts_of
+from fleet.ops.run.follow.background import stop_in_background
+from fleet.ops.run.kept.documents import SUMMARY, RunState, read_object
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, MOMENT_SECONDS, RunFolder, led_already
+from fleet.ops.run.kept.local import choose, names
 from fleet.ops.run.launch.attempts import conclude
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.sessions import STOP_SECONDS
-from fleet.protocol.messages.run import Stopped, StopSpec, Verdict
-from fleet.requests.runs import Stop
+from fleet.protocol.messages.run import Stopped, Verdict
+from fleet.protocol.messages.run_specs import StopSpec
+from fleet.requests.runs import Forget, Stop
 from fleet.rules.left_behind import UNDYING, undying
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
@@ -38,24 +44,40 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
-            folder.say(leads=False)
+            folder.set_state(leads=False)
             folder.release()
+
+
+def take(found: FoundRun, runs_dir: Path) -> RunFolder:
+    """Returns the folder of a run that no node knows, for us to write to: a leader without a terminal makes room.
+    UsageError where another fleet command follows it."""
+    folder = RunFolder.open(runs_dir, found.run_id)
+    if folder.held:
+        return folder
+    state = RunState(folder.path)
+    makes_room = state.values.get("detached") and state.leader_lives is not None and folder.is_ours
+    if makes_room and state.leader_lives:
+        with suppress(ProcessLookupError):  # the run is over, and so it is just now
+            os.kill(state.leader["pid"], signal.SIGTERM)
+    if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):
+        return folder
+    raise led_already(folder)
 
 
 def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) -> None:
     """Writes the summary of a run that no node reports, and ends the process that waits for one."""
     folder = take(found, runs_dir)
     try:
-        if not (folder.path / "summary.json").exists():  # who led it may have ended just now
+        if not (folder.path / SUMMARY).exists():  # who led it may have ended just now
             record = found.record(runs_dir)
             left = Run(record, folder, {}, runtime)
             left.gang.stop(end, time.time())
-            conclude(left.conclude(left.follow(), {}), record, [], folder, runtime)
+            conclude(left.conclude(left.follow(), {}), record, [], folder, runtime, of_record(folder))
     finally:
         folder.release()
 
 
-def run(plan: Asked[Stop], runtime: Runtime) -> Report:
+def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
     """Hosts that do not answer are tried again by a process that this one leaves running; they are errors here."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, answers = find(inventory, runtime, live=False)
@@ -90,8 +112,24 @@ def run(plan: Asked[Stop], runtime: Runtime) -> Report:
         record = found.record(plan.request.runs).but(stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
         later = [host for host in inventory.hosts if host.name in left]
-        becomes = stop_behind(record, later, runtime, end, None if found.parts else end)
+        becomes = stop_in_background(record, later, runtime, end, None if found.parts else end)
         runtime.emit(Notice("warning", f"{fold(left)}: {becomes}"))
     note(RunFolder(plan.request.runs / found.run_id), spec["reason"], grace)
     results = (*stopped, *unknown)
     return Report("stop", results, exit_code_of(results), answer=answer)
+
+
+def forget(plan: RequestPlan[Forget], runtime: Runtime) -> Report:
+    """Each of its hosts, an error where it is not known how the run ended there, or all that its ranks wrote: it never
+    will be. UsageError for a run that is over everywhere."""
+    run_id = choose(plan.request.run, names(plan.request.runs))
+    path = plan.request.runs / run_id
+    if not (path / SUMMARY).exists() and (found := from_folder(path, plan.inventory)) is not None:
+        end_here(found, plan.request.runs, runtime, stopped_by(whoami()))
+    summary = read_object(path / SUMMARY)
+    given_up = {*summary.get("unknown", ()), *summary.get("incomplete_logs", ())}
+    if not given_up:
+        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' takes it away")
+    RunFolder(path).amend(SUMMARY, forgotten=True)
+    results = tuple(Result(name, True, answer=GivenUp(name in given_up)) for name in summary["hosts"])
+    return Report("forget", results, EXIT_OK, answer=LogsHere(run_id, str(path)))

@@ -19,8 +19,9 @@ from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.ops.run.kept.logs import NodeLogs, stream_of
 from fleet.protocol.frames import MESSAGE, OUTPUT
-from fleet.protocol.messages.run import Followed, FollowSpec, Verdict
-from fleet.protocol.state import NODE_LOG
+from fleet.protocol.messages.run import Followed, Verdict
+from fleet.protocol.messages.run_specs import FollowSpec
+from fleet.protocol.state import METRICS, NODE_LOG
 from fleet.rules.advice import ADVICE
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
@@ -30,38 +31,42 @@ RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
 SILENCE_SECONDS = 45.0  # default of node_timeout, of which a third without a byte ends a connection
 FULL_PATIENCE_SECONDS = 10.0
-NONSENSE_LIMIT = 3
+PROTOCOL_ERRORS_LIMIT = 3
 HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
 # three times as much as 64 ranks that were restarted 100 times report after a lost connection
-TOLD_BYTES, TOLD_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
+ALLOWED_BYTES, ALLOWED_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 
 @dataclass(frozen=True)
-class Heard:
+class FollowEvent:
     """Holds an event that is posted to the loop. time: when, by the head's clock.
 
-    what, and in brackets its data: "message" (protocol.messages.run.News); "dropped", the connection was lost (why);
+    kind, and in brackets its data: "message" (protocol.messages.run.News); "dropped", the connection was lost (why);
     "resumed"; "blocked", the head's disk takes no log bytes (why); "unblocked"; "advice", a line in the logs calls for
     it (an entry of rules.advice); "broken", the host that answers cannot be trusted (error); "back", the node's part
-    was started again (the program that did it); "over", nothing more will come (Over)."""
+    was started again (the program that did it); "over", nothing more will come (FollowEnd)."""
 
     host: str
-    what: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
+    kind: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
     data: Any
     time: float
 
 
 @dataclass(frozen=True)
-class Over:
+class FollowEnd:
     """Describes the end of following a node. complete: the head has all bytes of its logs that the node reported. gaps:
-    log -> number of bytes that the node no longer had."""
+    log -> number of bytes that the node no longer had. blocked: why the head's disk takes nothing. why: the connection
+    was lost last, or the node has no such run. is_there: the node has it, and can read it."""
 
     complete: bool
     gaps: Mapping[str, int] = field(default_factory=dict)
+    blocked: str | None = None
+    why: str | None = None
+    is_there: bool = True
 
 
 @dataclass(frozen=True)
-class Following:
+class FollowOptions:
     """Describes how a run's nodes are followed. spec: the input of run.follow on each, without offsets. post: takes
     each event, must not block.
 
@@ -70,7 +75,7 @@ class Following:
 
     spec: FollowSpec
     transport: Transport
-    post: Callable[[Heard], None] = lambda message: None
+    post: Callable[[FollowEvent], None] = lambda message: None
     emit: Emit = silent
     node_timeout: float = SILENCE_SECONDS
     lease: float | None = None
@@ -86,25 +91,21 @@ def pause_after(seconds: float, least: float) -> float:
 
 
 class _Allowance:
-    """Limits the bytes of messages that a node may report: TOLD_BYTES at once, and TOLD_A_SECOND after that."""
+    """Limits the bytes of messages that a node may report: ALLOWED_BYTES at once, and ALLOWED_A_SECOND after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._left, self._then = float(TOLD_BYTES), clock.monotonic()
+        self._left, self._then = float(ALLOWED_BYTES), clock.monotonic()
 
     def spend(self, size: int) -> None:
         """Takes a message of `size` bytes off the allowance, LINE_BYTES more for its line in events.jsonl. Raises
         ProtocolError if it is used up."""
         now = self._clock.monotonic()
-        self._left = min(TOLD_BYTES, self._left + (now - self._then) * TOLD_A_SECOND)
+        self._left = min(ALLOWED_BYTES, self._left + (now - self._then) * ALLOWED_A_SECOND)
         self._then = now
         if size + LINE_BYTES > self._left:
-            raise ProtocolError(f"it tells more than {TOLD_BYTES >> 20} MiB of its run at once")
+            raise ProtocolError(f"it tells more than {ALLOWED_BYTES >> 20} MiB of its run at once")
         self._left -= size + LINE_BYTES
-
-
-class _Restart(Exception):
-    """Has the node followed again over the same connection, because the disk takes bytes again."""
 
 
 class Follower(threading.Thread):
@@ -112,20 +113,22 @@ class Follower(threading.Thread):
 
     silent_since: since when nothing came, by the clock's monotonic(); None while messages come."""
 
-    def __init__(self, host: Host, logs: NodeLogs, how: Following, waiting: Program | None = None) -> None:
+    def __init__(self, host: Host, logs: NodeLogs, how: FollowOptions, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.host, self.logs, self._how, self._clock = host, logs, how, how.clock
         self.silent_since: float | None = None
-        self.spoke = 0.0  # when output of a rank came last, by the clock's monotonic()
-        self.shut: FleetError | None = None  # why the last attempt was refused: connection or login
+        self.last_output_at = 0.0  # when output of a rank came last, by the clock's monotonic()
+        self.refusal: FleetError | None = None  # why the last attempt was refused: connection or login
         self._waiting = waiting
         self.session: Session | None = waiting.session if waiting else None
         self._silence = max(1.0, how.node_timeout / 3)
         self._cancel = Cancel()
         self._program: Program | None = None
         self._request: dict[str, Any] | None = None
-        self._sizes: dict[str, int] | None = None
-        self._nonsense = 0
+        self._is_over, self._is_there = False, True  # nothing more will come; the node has the run
+        self._why: str | None = None  # as FollowEnd has it
+        self._sizes: dict[str, int] | None = None  # of its logs, once the node has sent all
+        self._protocol_errors = 0
         self._allowance = _Allowance(how.clock)
         self._reported = 0.0
         self._advice = set(ADVICE)
@@ -160,14 +163,13 @@ class Follower(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._sizes is None and not self._cancel.is_set():
+            while not self._is_over and not self._cancel.is_set():
                 self._once()
         finally:
-            complete = self._sizes is not None and self._sizes == {
-                name: size for name, size in self.logs.sizes().items() if name in self._sizes
-            }
-            self.tell("over", Over(complete, self.logs.gaps))
-            if self._sizes is None or not self._how.keeps:
+            here = self.logs.sizes()
+            complete = self._sizes is not None and all(here.get(name) == size for name, size in self._sizes.items())
+            self.post("over", FollowEnd(complete, self.logs.gaps, self.logs.blocked, self._why, self._is_there))
+            if not self._is_over or not self._how.keeps:
                 self.drop()
 
     def take(self) -> Session | None:
@@ -180,8 +182,8 @@ class Follower(threading.Thread):
         if session := self.take():
             session.close()
 
-    def tell(self, what: Any, data: object = None) -> None:
-        self._how.post(Heard(self.host.name, what, data, self._clock.time()))
+    def post(self, kind: Any, data: object = None) -> None:
+        self._how.post(FollowEvent(self.host.name, kind, data, self._clock.time()))
 
     def _once(self) -> None:
         """Connects if need be, and follows the node until its end or an error. After an error it waits."""
@@ -189,21 +191,20 @@ class Follower(threading.Thread):
             if self.session is None:
                 self.session = self._how.transport.connect(self.host, self._cancel)
             self._follow(self.session)
-        except _Restart:
-            self.tell("unblocked")
         except FleetError as error:
-            self.shut = error if error.kind in ("refused", "auth") else None
-            self._nonsense += isinstance(error, ProtocolError)
+            self.refusal = error if error.kind in ("refused", "auth") else None
+            self._protocol_errors += isinstance(error, ProtocolError)
             stranger = error.kind == "host-key"  # its key will not change by waiting
-            if (stranger or self._nonsense >= NONSENSE_LIMIT) and not self._cancel.is_set():
+            if (stranger or self._protocol_errors >= PROTOCOL_ERRORS_LIMIT) and not self._cancel.is_set():
                 hint = "something there breaks fleet's programs"
-                self.tell(
+                self.post(
                     "broken", error if stranger else ConnectError(f"given up: {error}", kind="protocol", hint=hint)
                 )
                 self.give_up()
             if self.silent_since is None and not self._cancel.is_set():
                 self.silent_since = self._clock.monotonic() - (self._silence if isinstance(error, Silent) else 0.0)
-                self.tell("dropped", error.message)
+                self._why = error.message
+                self.post("dropped", self._why)
             self.drop()
             silent = self._clock.monotonic() - (self.silent_since or inf)
             self._clock.wait(self._cancel, pause_after(silent, RETRY_SECONDS))
@@ -228,14 +229,14 @@ class Follower(threading.Thread):
         streams: dict[int, tuple[str, int]] = {}
         full_since = looked = self._clock.monotonic()
         poll = min(self._beat, self._ping)
-        # twice the time for the first byte: a busy node starts python slowly, and a retry would start it anew
+        # twice the time for the first byte: a busy node starts python slowly, and a retry would start it again
         silence, first = self._silence, 2 * self._silence
         for frame in program.frames(silence=silence, first=first, cancel=self._cancel, poll=poll, ping=self._ping):
             if self._cancel.is_set():  # after give_up() another follower may write these files
                 return
             if self.silent_since is not None:
                 self.silent_since = None
-                self.tell("resumed")
+                self.post("resumed")
             if frame.kind == OUTPUT:
                 self._write(streams, frame)
             elif frame.kind == MESSAGE:
@@ -249,30 +250,35 @@ class Follower(threading.Thread):
                 full_since = looked = now
             elif now - looked >= FULL_RETRY_SECONDS:
                 looked = now
-                if self.logs.try_again():
-                    raise _Restart
+                if self._has_room():
+                    return  # it is followed again, from the sizes of the files
         while self.logs.blocked and self._clock.monotonic() - full_since < FULL_PATIENCE_SECONDS:
             # the run is over; its last bytes are still on the node, until the head's disk has room
-            if self.logs.try_again():
-                self._sizes = None
-                raise _Restart
+            if self._has_room():
+                self._is_over, self._sizes = False, None
+                return
             self._clock.wait(self._cancel, RETRY_SECONDS)
+
+    def _has_room(self) -> bool:
+        if has_room := self.logs.try_again():
+            self.post("unblocked")
+        return has_room
 
     def _write(self, streams: dict[int, tuple[str, int]], frame: Frame) -> None:
         if frame.stream not in streams:
             raise ProtocolError("output of a stream that was not announced", self.host.name)
         name, offset = streams[frame.stream]
-        if name != NODE_LOG:
-            self.spoke = self._clock.monotonic()
+        if name not in (NODE_LOG, METRICS):
+            self.last_output_at = self._clock.monotonic()
         streams[frame.stream] = name, offset + len(frame.payload)
         was_blocked = self.logs.blocked
         fresh = self.logs.write(name, offset, frame.payload)
         if self.logs.blocked and not was_blocked:
-            self.tell("blocked", self.logs.blocked)
-        if fresh:
+            self.post("blocked", self.logs.blocked)
+        if fresh and name != METRICS:
             for advice in [advice for advice in self._advice if advice.sign in fresh]:
                 self._advice.discard(advice)
-                self.tell("advice", advice)
+                self.post("advice", advice)
             rank, stream = stream_of(name)
             self._how.emit(Output(self.host.name, "stdout" if stream == "stdout" else "stderr", fresh, rank))
 
@@ -283,8 +289,8 @@ class Follower(threading.Thread):
                 self.logs.skip(message["name"], message["offset"])
             self.logs.write(message["name"], message["offset"], b"")
         elif message["event"] == "end":
-            self._sizes = message["sizes"]
+            self._is_over, self._sizes = True, message["sizes"]
         else:
             if message["event"] == "failed":  # no such run, or its folder is unreadable
-                self._sizes = {}
-            self.tell("message", message)
+                self._is_over, self._is_there, self._why = True, False, message["message"]
+            self.post("message", message)

@@ -1,4 +1,4 @@
-"""Formulates what is reported of a node while its run is followed: each function returns what Run.say() takes."""
+"""Formulates what is reported of a node while its run is followed: each function returns what Run.notify() takes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fleet.answers.run_events import (
 from fleet.errors import Reason, fill
 from fleet.events import Level
 from fleet.node.gang.ends import RankEnd
-from fleet.ops.run.follow.follow import Heard
+from fleet.ops.run.follow.follow import FollowEvent
 from fleet.protocol.messages.run import RunState
 from fleet.rules.left_behind import of_locks
 from fleet.rules.units import size_text
 
-Said = tuple[Level, str, RunEvent, str | None, str | None]
+NoticeParts = tuple[Level, str, RunEvent, str | None, str | None]
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 FULL = ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
-# of what Heard reports: how bad it is, what to print of the host, and what to do
+# of what FollowEvent reports: how bad it is, what to print of the host, and what to do
 REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
     "dropped": ("warning", ": {reason}; trying again", None, Dropped),
     "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),
@@ -51,7 +51,7 @@ def of_host(host: str, text: str) -> Reason:
     return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
-def of_status(host: str, message: RunState) -> Said:
+def of_status(host: str, message: RunState) -> NoticeParts:
     if locks := message.get("builds"):
         what, remedy = of_locks(host, locks)
         return "warning", f"{host}: {what}", BuildLock(locks=locks), host, f"end this run, then: {remedy}"
@@ -63,19 +63,19 @@ def of_status(host: str, message: RunState) -> Said:
     return "info", of_host(host, ": there is room again for what its ranks write"), Room(), host, None
 
 
-def of_rank(end: RankEnd, level: Level) -> Said:
+def of_rank(end: RankEnd, level: Level) -> NoticeParts:
     known = {name: getattr(end, name) for name in ("rank", "node_rank", "local_rank", "status", "signal", "attempt")}
     return level, end.sentence + ", stopped by fleet" * (end.asked and end.failed), RankOver(**known), end.host, None
 
 
-def of_lost(end: RankEnd, lost: int) -> Said:
+def of_lost(end: RankEnd, lost: int) -> NoticeParts:
     """Returns the report that its node's disk did not take so many bytes."""
     what = f"{size_text(lost)} that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
     return "error", what, Gap(rank=end.rank, bytes=lost), end.host, ROOM.format(end.host)
 
 
-def of_connection(heard: Heard, folder: Path) -> Said:
-    level, text, hint, kind = REMARKS[heard.what]
-    event = kind(reason=None if heard.data is None else str(heard.data))
+def of_connection(received: FollowEvent, folder: Path) -> NoticeParts:
+    level, text, hint, kind = REMARKS[received.kind]
+    event = kind(reason=None if received.data is None else str(received.data))
     details = {"folder": str(folder), "reason": event.reason or ""}
-    return level, of_host(heard.host, fill(text, details)), event, heard.host, hint and fill(hint, details)
+    return level, of_host(received.host, fill(text, details)), event, received.host, hint and fill(hint, details)

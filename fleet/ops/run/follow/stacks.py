@@ -1,35 +1,60 @@
-"""Queries nodes where the ranks of a run are."""
+"""Queries nodes where the ranks of a run are, and whether its hosts reach each other."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 from fleet.answers.runs import StacksThere
 from fleet.each import on_each
-from fleet.errors import HostFailed, Reason
+from fleet.errors import FleetError, HostFailed, Reason
+from fleet.events import silent
 from fleet.model import Host, Result
+from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
+from fleet.ops.pairs import closed_now
+from fleet.ops.run.kept.documents import RUN, read_object, stored
+from fleet.ops.run.kept.record import RunRecord
+from fleet.ops.run.plan.origin import VARIABLES
+from fleet.ops.sessions import ANSWER_SECONDS
 from fleet.protocol.messages.stacks import RankStack, Stacks, StacksSpec
 from fleet.protocol.messages.values import Failed
+from fleet.rules.collectives import Hang, hang
+from fleet.rules.rule import Finding
+from fleet.rules.stacks import Place, places, remarks
 from fleet.runtime import Runtime
-from fleet.transport.base import Session
+from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import call
 
-STACKS_SECONDS = 30.0  # of one host
+TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not send its own is waited for
 
 
 def ask_stacks(
-    run_id: str, hosts: Mapping[str, Host], ranks: Collection[int] | None, native: bool, runtime: Runtime
+    run_id: str,
+    hosts: Mapping[str, Host],
+    ranks: Collection[int] | None,
+    native: bool,
+    runtime: Runtime,
+    ended: bool = False,
 ) -> tuple[Result, ...]:
     """Returns a StacksThere of each host: its ranks' stacks, and whether it waits for others at itself. ranks: only
-    these; None: all. native: see StacksSpec."""
-    spec: StacksSpec = {"run": run_id, "ranks": None if ranks is None else sorted(ranks), "native": native}
+    these; None: all. native, ended: see StacksSpec."""
+    wanted = None if ranks is None else sorted(ranks)
+    spec: StacksSpec = {"run": run_id, "ranks": wanted, "ended": ended, "native": native}
 
     def ask(session: Session, host: Host) -> Result:
-        answer = call(session, "run.stacks", spec, Stacks | Failed, timeout=STACKS_SECONDS, cancel=runtime.cancel)
+        answer = call(session, "run.stacks", spec, Stacks | Failed, timeout=ANSWER_SECONDS, cancel=runtime.cancel)
         if answer["event"] == "failed":
             raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
-        return Result(host.name, True, 0, answer=StacksThere(answer["ranks"], answer["own_master"]))
+        return Result(
+            host.name,
+            True,
+            0,
+            answer=StacksThere(answer["ranks"], answer["own_master"], answer["calls"], answer["ras"]),
+        )
 
     return on_each(tuple(hosts.values()), replace(runtime, fanout=len(hosts)), ask, what="taking stacks")
 
@@ -37,3 +62,72 @@ def ask_stacks(
 def by_host(results: Sequence[Result]) -> dict[str, list[RankStack]]:
     """Their stacks, by host."""
     return {result.host: list(result.read(StacksThere).ranks) for result in results}
+
+
+def hang_of(results: Sequence[Result], found: Sequence[Place]) -> Hang | None:
+    """Returns the collective that their ranks wait in, as far as their flight recorders show it. found: where ranks
+    are."""
+    every = [it for result in results for it in result.read(StacksThere).calls]
+    # of a rank that ran on two hosts, its newest dump that can be read is the last
+    calls = {it["rank"]: it for it in sorted(every, key=lambda it: (it["why"] is None, -it["old"]))}
+    return hang(calls, {rank: place.at for place in found for rank in place.ranks})
+
+
+def ras_lines(results: Sequence[Result]) -> list[str]:
+    """Returns what NCCL's RAS reports, from the first host that has it: each knows of all."""
+    host, text = next(((it.host, ras) for it in results if (ras := it.read(StacksThere).ras)), ("", ""))
+    return [f"NCCL's RAS on {host}:", *(f"    {line}" for line in text.splitlines())] if text else []
+
+
+def names_interface(record: RunRecord) -> bool:
+    """Returns whether the user's variables name the interface of the ranks: another one may well be closed."""
+    document = read_object(record.logs / RUN)
+    hosts = stored(list[Any], document, "inventory", "hosts") or []
+    holders = [document.get("launch"), document.get("inventory"), *hosts]
+    given = [stored(dict[str, Any], each, name) or {} for each in holders for name in VARIABLES]
+    return not {*INTERFACE_VARIABLES}.isdisjoint(chain.from_iterable(given))
+
+
+class Taking(threading.Thread):
+    """Takes stacks, without anybody waiting for it. why: for what. places: None where no host sent any. remarks: what
+    is missing, and why. closed: what keeps the hosts from each other."""
+
+    def __init__(
+        self, why: str, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK
+    ) -> None:
+        super().__init__(name="stacks", daemon=True)
+        self.why, self.until, self._clock = why, clock.monotonic() + TAKE_SECONDS, clock
+        self.places: list[Place] | None = None
+        self.own_masters: dict[str, str] = {}
+        self.remarks: list[str] = []
+        self.closed: list[Finding] = []
+        self.hang: Hang | None = None
+        self.ras: list[str] = []
+        self._cancel, self._record, self._hosts, self._transport = Cancel(), record, hosts, transport
+
+    def run(self) -> None:
+        runtime, record = Runtime(self._transport, emit=silent, cancel=self._cancel), self._record
+        try:
+            ranks = () if self.why == "apart" else None
+            native, ended = self.why == "stalled", self.why == "timed out"
+            results = ask_stacks(record.run_id, self._hosts, ranks, native, runtime, ended)
+        except FleetError as error:
+            self.remarks = [error.message]
+        else:
+            found = by_host(results)
+            self.remarks = [*remarks(found), *(f"{it.host}: {it.error.message}" for it in results if it.error)]
+            self.places = places(found)
+            self.hang = hang_of(results, self.places)
+            self.ras = ras_lines(results)
+            answers = {result.host: result.read(StacksThere).own_master for result in results}
+            self.own_masters = {host: address for host, address in answers.items() if address}
+        if self.why in ("timed out", "stalled") and len(record.hosts) > 1 and not names_interface(record):
+            met_at = record.about["master"].rpartition(":")[0].strip("[]")
+            self.closed = closed_now(record.hosts, met_at, self._transport, self._cancel)
+
+    @property
+    def over(self) -> bool:
+        return not self.is_alive() or self._clock.monotonic() > self.until
+
+    def give_up(self) -> None:
+        self._cancel.set()

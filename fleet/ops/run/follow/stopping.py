@@ -3,12 +3,14 @@ node's, or this machine's own."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from math import inf
 
 from fleet.answers.run_events import Alone, Lost, Stays, StopAll, Stubborn, UnknownNode
+from fleet.background import background, unattended
 from fleet.errors import EXIT_INTERRUPTED, ConnectError, FleetError
 from fleet.model import Host
 from fleet.node.base.clock import Clock
@@ -18,25 +20,28 @@ from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Silence
 from fleet.node.gang.verdict import own_link
 from fleet.ops.run.end.failure import CUT, alone, why_of
-from fleet.ops.run.follow.behind import stop_behind
+from fleet.ops.run.follow.background import stop_in_background
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.follow.remarks import of_host
 from fleet.ops.run.kept.record import RunRecord
-from fleet.protocol.messages.run import RunsHere, RunsSpec, Verdict
+from fleet.ops.sessions import ANSWER_SECONDS
+from fleet.protocol.messages.run import RunsHere, Verdict
+from fleet.protocol.messages.run_specs import RunsSpec
 from fleet.protocol.state import FINAL
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel, Transport, ended
+from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd, Transport, ended
 from fleet.transport.program import call
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
-ASK_SECONDS, RETRY_SECONDS = 30.0, 2.0  # of the witness
+RETRY_SECONDS = 2.0  # of the witness
+SOON_SECONDS = 5.0  # for which all ranks wait for the reason of a stop, before they are sent it
 # how often the user has requested the stop
 AT_ONCE, LEAVE = 2, 3
 
 
 class Stopping:
-    """Stops one attempt. followers: by host; an elastic run replaces some. say: as Run.say. spares: hosts that wait
-    to step in. leads: True where a node without messages is lost, and not only unknown here."""
+    """Stops one attempt. followers: by host; an elastic run replaces some. notify: as Run.notify. spares: hosts that
+    wait to step in. leads: True where a node without messages is lost, and not only unknown here."""
 
     def __init__(
         self,
@@ -44,16 +49,17 @@ class Stopping:
         gang: Gang,
         followers: Mapping[str, Follower],
         runtime: Runtime,
-        say: Callable[..., None],
+        notify: Callable[..., None],
         spares: Sequence[Host] = (),
         leads: bool = True,
     ) -> None:
-        self.record, self.gang, self.runtime, self.say, self.leads = record, gang, runtime, say, leads
+        self.record, self.gang, self.runtime, self.notify, self.leads = record, gang, runtime, notify, leads
         self._clock = runtime.clock
         self._followers, self._spares = followers, spares
         self._patience = 0.0
         self._stop_by: dict[str, float] = {}  # by host, once they have the stop request
         self._killed = False
+        self._why: Future[JobEnd | None] | None = None
         self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
         self.left: list[Host] = []  # that could not be reached when the run ended
         self.silence = Silence(record.node_timeout, record.lease)
@@ -63,7 +69,7 @@ class Stopping:
         """Send all nodes the stop, once, where there is a reason to."""
         request = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
         if request is not None and self.gang.stop(request, self._clock.time()):
-            self._tell_all(self._grace(), request["message"])
+            self._stop_all(self._grace(), request["message"])
 
     def _grace(self) -> float:
         """Seconds for ranks to save their work in, as far as anybody gives them some."""
@@ -83,13 +89,13 @@ class Stopping:
             self.gang.unknown.add(host)
             self.gang.nodes[host].ended = True
             text = of_host(host, f" is unknown from here: {error.message}")
-            self.say("warning", text, UnknownNode(kind=error.kind), host, error.hint)
+            self.notify("warning", text, UnknownNode(kind=error.kind), host, error.hint)
             return
         if self.gang.nodes[host].state in FINAL:  # how its part ended is known, and its logs come later
             self._undrained.add(host)
             return
         reason = self.gang.node_lost(host, when, why_of(error))
-        self.say("error", of_host(host, f" is lost: {error.message}"), Lost(kind=error.kind), host, error.hint)
+        self.notify("error", of_host(host, f" is lost: {error.message}"), Lost(kind=error.kind), host, error.hint)
         self.stop_if(reason)
 
     def watch_silence(self) -> None:
@@ -103,22 +109,22 @@ class Stopping:
         wait = self.gang.stopped_at is None and not self._link_is_whole(live, since)
         known = self.silence.alone
         for host, silent in self.silence.over(since, self._clock.monotonic(), wait).items():
-            shut = live[host].shut
+            refusal = live[host].refusal
             self.lose(
                 host,
                 self._clock.time() - silent,
                 ConnectError(
-                    f"silent for {silent:.0f} s" + (f": {shut.message}" if shut else ""),
+                    f"silent for {silent:.0f} s" + (f": {refusal.message}" if refusal else ""),
                     kind="lost",
-                    hint=shut.hint if shut else CUT,
+                    hint=refusal.hint if refusal else CUT,
                 ),
             )
         if self.silence.alone and not known:
-            self.say("warning", alone(len(live), self.record.lease), Alone())
+            self.notify("warning", alone(len(live), self.record.lease), Alone())
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
         """Ours, though all be silent."""
-        if any(each.shut for each in live.values()):
+        if any(each.refusal for each in live.values()):
             return True
         silent = [began for began in since.values() if began is not None]
         if not silent or len(silent) < len(since):
@@ -130,10 +136,10 @@ class Stopping:
     def watch(self) -> None:
         """Handles the user's requests, and nodes that do not stop in time."""
         if self.runtime.cancel.is_set() and self.gang.stopped_at is None:
-            self.stop_if(self._asked_for())
+            self.stop_if(self._requested_stop())
         if self.runtime.cancel.count >= AT_ONCE and not self._killed:
             self._killed = True
-            self._tell_all(0.0, f"{INTERRUPTED} twice")
+            self._stop_all(0.0, f"{INTERRUPTED} twice")
         now = self._clock.monotonic()
         for host, by in self._stop_by.items():
             node, follower = self.gang.nodes[host], self._followers[host]
@@ -145,12 +151,22 @@ class Stopping:
                 follower.give_up()
                 late = ConnectError("it did not stop in time", kind="stubborn")
                 self.gang.node_lost(host, self._clock.time(), why_of(late))
-                self.say("error", of_host(host, " did not stop in time"), Stubborn(), host)
+                self.notify("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
-    def _asked_for(self) -> Verdict:
+    def _requested_stop(self) -> Verdict:
         """The stop that `cancel` means: what this machine is part of may be at its end."""
-        over = ended(self.runtime.transport) if self.runtime.cancel.within < inf else None
-        return run_end("queue", *over) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
+        ask = partial(ended, self.runtime.transport, signalled=True)
+        over = ask(SOON_SECONDS) if self.runtime.cancel.within < inf else None
+        if over is not None and not over.known:  # ranks save their work meanwhile
+            self._why = background("why", partial(ask, KNOWN_SECONDS - SOON_SECONDS))
+        return _meant(over)
+
+    def learn_why(self) -> None:
+        """Waits for the reason of a stop that was not known when all nodes were sent it. A stop that another process
+        requested since then keeps its own."""
+        end = self.gang.end
+        if self._why is not None and end is not None and end["by"] == "queue":
+            self.gang.end = {**_meant(self._why.result()), "who": end["who"], "attempt": end["attempt"]}
 
     def clean_up(self) -> list[str]:
         """Give up whatever could not be reached: its hosts."""
@@ -170,12 +186,12 @@ class Stopping:
     def leave(self, verdict: Verdict | None) -> None:
         """To a process that goes on after this one has ended. verdict: None, where another attempt follows."""
         if self.left:
-            ends = stop_behind(self.record, self.left, self.runtime, self.gang.end, verdict)
+            ends = stop_in_background(self.record, self.left, self.runtime, self.gang.end, verdict)
             for host in self.left:
-                self.say("warning", f"{host.name}: {ends}", Stays(), host.name)
+                self.notify("warning", f"{host.name}: {ends}", Stays(), host.name)
 
-    def _tell_all(self, grace: float, reason: str) -> None:
-        self.say("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
+    def _stop_all(self, grace: float, reason: str) -> None:
+        self.notify("info", f"stopping all nodes: {reason}", StopAll(reason=reason, grace=grace))
         self._patience = grace + STUBBORN_SECONDS
         self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
         end = self.gang.end
@@ -186,6 +202,10 @@ class Stopping:
                 follower.stop(grace, end, interrupt=interrupt)
 
 
+def _meant(over: JobEnd | None) -> Verdict:
+    return run_end("queue", over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
+
+
 class Witness:
     """Asks one host after the other, in a thread that ends by itself, again and again while look() is called."""
 
@@ -193,13 +213,12 @@ class Witness:
         self._spec: RunsSpec = {"prefix": run_id, "live": True}
         self._transport, self._clock = transport, clock
         self._answered: float | None = None  # when it was requested, by clock.monotonic(), if the last time went well
-        self._thread: threading.Thread | None = None
+        self._asking: Future[None] | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:
         """Is true where one answered to the last request, and that was since then."""
-        if hosts and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._ask, args=(hosts,), name="witness", daemon=True)
-            self._thread.start()
+        if hosts and (self._asking is None or self._asking.done()):
+            self._asking = unattended("witness", partial(self._ask, hosts))
         return self._answered is not None and self._answered >= since
 
     def _ask(self, hosts: Sequence[Host]) -> None:
@@ -214,7 +233,7 @@ class Witness:
     def _answers(self, host: Host) -> bool:
         try:
             with closing(self._transport.connect(host, Cancel())) as session:
-                call(session, "run.list_runs", self._spec, RunsHere, timeout=ASK_SECONDS)
+                call(session, "run.list_runs", self._spec, RunsHere, timeout=ANSWER_SECONDS)
         except FleetError:
             return False
         return True

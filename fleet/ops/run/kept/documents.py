@@ -1,21 +1,39 @@
-"""JSON documents in a run's folder on the head, which others may have damaged, or put there."""
+"""JSON documents in a run's folder on the head, which others may have damaged, or put there. In state.json a process of
+this machine notes what it does with a run.
+
+This module imports little, as verbs look there that have nothing to do with runs."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fleet import own
+from fleet.codec import Misfit, T, from_json
+from fleet.errors import Reason
+from fleet.events import Notice
+from fleet.node.base.locks import try_lock
+from fleet.node.base.processes import lives
+from fleet.protocol.state import STATE, WRITER, is_run_id
+from fleet.rules.units import seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 MISSING = "is not there"
 SEAL = "seal"
-RUN = "run.json"
+RUN, SUMMARY = "run.json", "summary.json"
+OPTION, STOPPER = "--runs-dir", "stopper-"
+LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
 
-def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
+def read_document(path: Path) -> tuple[dict[str, Any], str | None]:
     """(a JSON object, {} where the file has none; what is wrong with the file, as text)."""
     try:
         found = own.read_json(path)
@@ -29,13 +47,47 @@ def read_told(path: Path) -> tuple[dict[str, Any], str | None]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A JSON object, {} for a file that is missing, unreadable or holds something else."""
-    return read_told(path)[0]
+    return read_document(path)[0]
+
+
+def stored(kind: TypeForm[T], document: object, *names: str) -> T | None:
+    """Returns the value in a document that these names lead to, one in the other; None where there is none, or one of
+    another kind: documents may have been edited."""
+    for name in names:
+        document = document.get(name) if isinstance(document, Mapping) else None
+    try:
+        return from_json(kind, document)
+    except Misfit:
+        return None
+
+
+def several(kind: TypeForm[T], document: object, *names: str) -> list[T]:
+    """Returns those items of that kind of the list that these names lead to."""
+    items = stored(list[Any], document, *names) or []
+    return [found for each in items if (found := stored(kind, each)) is not None]
+
+
+def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
+    """Yields the lines from a file's position on, a longer one in pieces. Of half a line at the end the rest may
+    come: the file's position is before it then."""
+    while line := file.readline(longest):
+        if not line.endswith(b"\n") and len(line) < longest:
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
+
+
+def documents_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    """Returns (its run.json, its summary.json, what is wrong with the first that cannot be read, as text)."""
+    read = {folder / name: read_document(folder / name) for name in (RUN, SUMMARY)}
+    plan, summary = (document for document, _ in read.values())
+    faults = (f"{path} {wrong}" for path, (_, wrong) in read.items() if wrong not in (None, MISSING))
+    return plan, summary, next(faults, None)
 
 
 def restarts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns what a run.json has of the run's restarts."""
-    restarts = document.get("restarts")
-    return [each for each in restarts if isinstance(each, dict)] if isinstance(restarts, list) else []
+    return several(dict[str, Any], document, "restarts")
 
 
 def sealed(document: Mapping[str, Any], run: str) -> dict[str, Any]:
@@ -48,3 +100,92 @@ def is_sealed(document: Mapping[str, Any], run: str) -> bool:
     """Returns whether this user's fleet wrote a document, of that run, as it is."""
     plain = {name: value for name, value in document.items() if name != SEAL}
     return own.is_seal(document.get(SEAL), run, plain)
+
+
+# -- state.json --------------------------------------------------------------------------------------------------
+class RunState:
+    """Holds state.json of a run's folder as it is at one moment: nothing where it is not there, or damaged. A process
+    in it is as processes.myself() has it:
+
+    leader: who follows the run, None: no process any more. since: when it began to. leads: whether the run is its to
+    lead, and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether
+    that is no one's terminal. stopper-MACHINE-THREAD: who stops the run on `hosts`, which did not answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.values = folder, read_object(folder / STATE)
+        self.leader: Any = self.values.get("leader")
+        self.leader_lives = lives(self.leader)  # None: that is not known here
+
+    @property
+    def followed(self) -> bool:
+        """Returns whether a process follows the run; one of another machine does as long as it holds the folder."""
+        return written(self._folder) if self.leader_lives is None else self.leader_lives
+
+    @property
+    def stopping(self) -> list[str]:
+        """Returns the hosts on which a process still stops the run; one of another machine does as far as is known."""
+        of = (who.get("hosts") for who in stoppers(self.values) if lives(who) is not False)
+        return sorted({str(host) for hosts in of if isinstance(hosts, list) for host in hosts})
+
+    @property
+    def without_head(self) -> tuple[float, float | None] | None:
+        """Returns (last, lease) of a run that no process of this machine leads any more, and that may go on. last: the
+        last sign of life of its leader, in seconds since the epoch. Returns None for others: those that are over, and
+        those whose lease is."""
+        if not self.values.get("leads") or self.leader_lives is not False or (since := self.signed) is None:
+            return None
+        lease = self.values.get("lease")
+        if not isinstance(lease, int | float) or not abs(lease) < LONGEST_LEASE:
+            return since, None
+        return (since, lease) if time.time() < since + lease else None
+
+    @property
+    def signed(self) -> float | None:
+        """Returns when its leader last showed that it lives; None where the run was pruned meanwhile."""
+        with suppress(OSError):
+            return os.stat(self._folder / STATE).st_mtime
+        return None
+
+
+def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the processes that stop a run on some hosts, each with these."""
+    return [who for name, who in state.items() if name.startswith(STOPPER) and isinstance(who, Mapping)]
+
+
+def written(folder: Path) -> bool:
+    """Returns whether a process writes to a run's folder, whatever for."""
+    try:
+        with own.open_own(folder / WRITER) as lock:  # to read: the folder may be one that we must not write to
+            return not try_lock(lock.fileno(), fcntl.LOCK_SH, fcntl.flock)
+    except OSError:
+        return False
+
+
+def _states(runs_dir: Path) -> dict[str, RunState]:
+    """Returns the states of all runs, by their ids."""
+    folders = os.scandir(runs_dir) if own.own_folder(runs_dir, OPTION) else ()
+    return {entry.name: RunState(Path(entry.path)) for entry in folders if is_run_id(entry.name)}
+
+
+def going_on(runs_dir: Path) -> str | None:
+    """Returns the run that goes on, the newest of several: a process of this machine leads it, or did and died.
+    UsageError where runs_dir may be anybody's."""
+    states = {run: state for run, state in _states(runs_dir).items() if state.values.get("leads")}
+    found = {run: state.signed for run, state in states.items() if state.followed or state.without_head}
+    return max((run for run in found if found[run]), key=lambda run: found[run] or 0.0, default=None)
+
+
+def reminders(runs_dir: Path) -> Iterator[Notice]:
+    """Yields for each run that goes on without its head a notice with the command that leads it again.
+    UsageError where runs_dir may be anybody's."""
+    for run, state in _states(runs_dir).items():
+        if (found := state.without_head) is None:
+            continue
+        since, lease = found
+        about = {"run": run, "alone": seconds(round(time.time() - since))}
+        if lease is None:
+            text = "run {run} has been unattended for {alone}: it goes on, and no process of this machine leads it"
+            yield Notice("warning", Reason(text, **about), None, f"fleet attach --detach {run}")
+        else:
+            text = "run {run} has been without its head for {alone}; if it goes on, its nodes end it after {lease}"
+            yield Notice("warning", Reason(text, **about, lease=seconds(lease)), None, f"fleet attach {run}")

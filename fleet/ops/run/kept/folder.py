@@ -16,16 +16,17 @@ from fleet import own
 from fleet.answers.event import RunEvent
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
+from fleet.node.base.errors import on_os_error
 from fleet.node.base.locks import HELD, adopt, alone, release, wait_for
 from fleet.node.base.processes import lives, myself
 from fleet.node.base.record import Record
-from fleet.ops.run.kept.documents import RUN, is_sealed, read_object, sealed
-from fleet.ops.run.kept.logs import LOG, NodeLogs
-from fleet.ops.run.kept.state import OPTION as OPTION
-from fleet.ops.run.kept.state import STOPPER, state_of, stoppers
-from fleet.protocol.state import ATTEMPT, STATE, WRITER
+from fleet.ops.run.kept.documents import OPTION as OPTION
+from fleet.ops.run.kept.documents import RUN, STOPPER, RunState, is_sealed, read_object, sealed, stoppers
+from fleet.ops.run.kept.logs import NodeLogs
+from fleet.protocol.state import ATTEMPT, STATE, WRITER, is_log
 
 SIGN_SECONDS = 2.0
+MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
 HANDOVER_SECONDS = 20.0  # in which who followed a run leaves it to the next one
 STACKS_FILE = "stacks.txt"
 MADE = ".made"  # that this user's fleet made it
@@ -40,7 +41,7 @@ class RunFolder(Record):
     def __init__(self, path: Path) -> None:
         super().__init__(path.absolute())
         self.lock: int | None = None  # while we hold it
-        self._said: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
         self._signed = 0.0
 
     @classmethod
@@ -50,17 +51,16 @@ class RunFolder(Record):
         A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
         """
         path = runs_dir / run_id
-        try:
+        with on_os_error(
+            UsageError,
+            f"cannot make the log folder {path}",
+            hint="run fleet in a folder you may write to, or give --runs-dir",
+        ):
             own.own_folder(runs_dir, OPTION, make=True)
             path.mkdir(0o700)
             folder = cls(path)
             folder.hold()
             folder.add(MADE, own.seal(run_id) or "")
-        except OSError as error:
-            raise UsageError(
-                f"cannot make the log folder {path}: {error.strerror}",
-                hint="run fleet in a folder you may write to, or give --runs-dir",
-            ) from None
         return folder
 
     @classmethod
@@ -68,16 +68,15 @@ class RunFolder(Record):
         """Returns that of a run which was started before, wherever; made if need be, and held if no other process does.
         UsageError as create()."""
         path = runs_dir / run_id
-        try:
+        with on_os_error(
+            UsageError,
+            f"cannot write to the log folder {path}",
+            hint="who may not write there can look on from another folder",
+        ):
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
                 return cls.create(runs_dir, run_id)
             folder = cls(path)
             folder.hold()
-        except OSError as error:
-            raise UsageError(
-                f"cannot write to the log folder {path}: {error.strerror}",
-                hint="who may not write there can look on from another folder",
-            ) from None
         return folder
 
     def sign(self) -> None:
@@ -89,17 +88,17 @@ class RunFolder(Record):
                 held = self.lock
                 if held is not None and not os.fstat(held).st_nlink and self.hold():
                     os.close(held)
-                    self.say(**self._said)
+                    self.set_state(**self._state)
                 os.utime(self.path / STATE)
 
     def lead(self, lease: float | None, *, leads: bool = True, detached: bool = False) -> None:
-        """Notes that this process follows the run from now on. The rest: see state_of()."""
-        self.say(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
+        """Notes that this process follows the run from now on. The rest: see RunState."""
+        self.set_state(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
 
-    def say(self, **values: Any) -> None:
-        """Notes for others what is done with the run (see state_of()), as far as there is room for it. Where that is
+    def set_state(self, **values: Any) -> None:
+        """Notes for others what is done with the run (see RunState), as far as there is room for it. Where that is
         nothing, there is no such file."""
-        self._said |= values
+        self._state |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
             before = {**read_object(self.path / STATE), **values}
             state = {
@@ -110,10 +109,12 @@ class RunFolder(Record):
             else:
                 os.unlink(self.path / STATE)
 
-    def stop_on(self, hosts: Sequence[str]) -> None:
+    def set_stopping(self, hosts: Sequence[str]) -> None:
         """Notes the hosts on which this thread stops the run from now on; others may do so on other ones."""
         me = myself()
-        self.say(**{f"{STOPPER}{me['machine']}-{threading.get_native_id()}": {**me, "hosts": hosts} if hosts else None})
+        self.set_state(
+            **{f"{STOPPER}{me['machine']}-{threading.get_native_id()}": {**me, "hosts": hosts} if hosts else None}
+        )
 
     @property
     def is_ours(self) -> bool:
@@ -151,20 +152,20 @@ class RunFolder(Record):
         self.lock = lock
         adopt(lock)
 
-    def ask_for(self) -> None:
+    def request_lock(self) -> None:
         """Requests that a process which only fetches logs here releases the lock."""
         with contextlib.suppress(OSError):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
-    def asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Returns whether a process did, since we hold it."""
         return self.lock is not None and os.fstat(self.lock).st_mtime == 0
 
     def release(self) -> None:
         if self.lock is not None:
-            if self._said:
-                self.say(leader=None)
-            self._said = {}
+            if self._state:
+                self.set_state(leader=None)
+            self._state = {}
             self.let_go(handed_over=False)
 
     def let_go(self, handed_over: bool = True) -> None:
@@ -181,29 +182,21 @@ class RunFolder(Record):
         if before == attempt:
             return
         aside = self.aside(before)
-        try:
+        with on_os_error(FleetError, f"cannot move the logs of attempt {before} to {aside}"):
             for source, to in ((self.path, aside), (self.aside(attempt), self.path)):
                 for path in list(source.glob("*")):
-                    if path.is_dir() and any(map(LOG.fullmatch, os.listdir(path))):
+                    if path.is_dir() and any(map(is_log, os.listdir(path))):
                         to.mkdir(0o700, exist_ok=True)
                         path.rename(to / path.name)
             with open(self.path / CURRENT, "w", opener=own.private) as f:
                 f.write(str(attempt))
-        except OSError as error:
-            raise FleetError(f"cannot move the logs of attempt {before} to {aside}: {error.strerror}") from None
-
-    def remove_summary(self) -> None:
-        """Removes that of an attempt which another one follows, or may follow."""
-        (self.path / "summary.json").unlink(missing_ok=True)
 
     def set_aside(self, host: str, attempt: int) -> None:
         """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
         aside = self.aside(attempt) / host
-        try:
+        with on_os_error(FleetError, f"cannot move its logs to {aside}", host=host):
             aside.parent.mkdir(0o700, exist_ok=True)
             (self.path / host).rename(aside)
-        except OSError as error:
-            raise FleetError(f"cannot move its logs to {aside}: {error.strerror}", host=host) from None
 
     @property
     def attempt(self) -> int:
@@ -241,8 +234,9 @@ class RunFolder(Record):
         return self.keep(Notice(level, message, host, hint, (event,)))
 
     def keep(self, notice: Notice) -> Notice:
-        """Append a line for its event; returns it."""
-        self.append(notice.data)
+        """Appends a line for each of its events; returns it."""
+        for record in notice.records:
+            self.append(record)
         return notice
 
     def amend(self, name: str, **values: Any) -> None:
@@ -274,7 +268,7 @@ class RunFolder(Record):
 
 def led_already(folder: RunFolder) -> UsageError:
     """Another process follows the run: which, and what to do."""
-    leader, run, here = state_of(folder.path).get("leader"), folder.path.name, myself()["machine"]
+    leader, run, here = RunState(folder.path).leader, folder.path.name, myself()["machine"]
     who = leader if isinstance(leader, dict) else {}
     machine = str(who.get("machine", here))
     hint = f"fleet logs -f {run}"

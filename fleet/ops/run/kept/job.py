@@ -2,48 +2,82 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 from fleet import own
-from fleet.answers.run_events import Submitted
-from fleet.errors import EXIT_INTERRUPTED, UsageError
-from fleet.ops.run.kept.documents import read_object
-from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.local import LocalRun, names
+from fleet.answers.run_events import RunOver
+from fleet.answers.run_start_events import Submitted
+from fleet.answers.runs import RunSummary
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError, HostFailed, UsageError
+from fleet.model import Report
+from fleet.node.base.record import whoami
+from fleet.node.gang.ends import run_end
+from fleet.ops.run.kept.documents import SUMMARY, read_object, stored
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
+from fleet.ops.run.kept.local import LocalRun, meant, names
 from fleet.ops.run.kept.reader import events_of
-from fleet.ops.run.kept.word import meant
 from fleet.sources import SOURCES
-from fleet.sources.queue import Queue, Standing, State
+from fleet.sources.queue import Job, Queue, Standing, State
 
 SCRIPT = "job.sh"
-NUMBER = re.compile("[0-9]{1,18}(_[0-9]{1,9})?")  # of a job, or of a task of an array
+NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
 BACK_OFF = 1.3
 
 
-def job_of(word: str, runs_dir: Path) -> tuple[str, Submitted] | None:
+def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
     """(the run that an argument means, its job); None where there is none here, or no queue has it."""
-    run_id = run_here(word, runs_dir)
-    job = None if run_id is None else submitted(runs_dir / run_id)
+    run_id = run_here(argument, runs_dir)
+    job = None if run_id is None else submitted(runs_dir / run_id) or found_later(runs_dir / run_id)
     return None if run_id is None or job is None else (run_id, job)
 
 
-def run_here(word: str, runs_dir: Path) -> str | None:
+def run_here(argument: str, runs_dir: Path) -> str | None:
     """Returns the run that an argument means, of those that have a folder here."""
-    return meant(word, names(runs_dir))
+    return meant(argument, names(runs_dir))
 
 
 def submitted(folder: Path) -> Submitted | None:
-    """Returns the job that a queue was given for a run."""
-    if own.foreign(folder) is not None:
-        return None
-    found = next(events_of(folder, Submitted), None)
-    return found if found is not None and isinstance(found.job, str) and NUMBER.fullmatch(found.job) else None
+    """Returns the job that a queue was given for a run, as it is on record."""
+    jobs = [it for it in _requests(folder) if isinstance(it.job, str) and NUMBER.fullmatch(it.job)]
+    return max(jobs, key=lambda it: it.seal is not None, default=None)  # the job itself has none
+
+
+def _requests(folder: Path) -> list[Submitted]:
+    unread = not folder.is_dir() or own.foreign(folder) is not None  # none here: its node does not share it
+    return [] if unread else list(events_of(folder, Submitted))
+
+
+def found_later(folder: Path) -> Submitted | None:
+    """Returns the job of a run that its queue had not confirmed, and has, and puts it on record; None where there is
+    none. ConnectError where the queue does not answer."""
+    requested = next((it for it in _requests(folder) if it.job == ""), None)
+    number = SOURCES.get(requested.on).queue().find(folder / SCRIPT) if requested is not None else None
+    return _record(folder, replace(requested, job=number)) if requested is not None and number is not None else None
+
+
+def _record(folder: Path, job: Submitted) -> Submitted:
+    RunFolder(folder).event(job)
+    return job
+
+
+def is_for(job: str, on: str, folder: Path) -> bool:
+    """Is true where this job of a queue is the one that was given to it for a run. The job itself puts that on record
+    where the command that requested it has not."""
+    known = submitted(folder)
+    if known is None and (folder / SCRIPT).exists():
+        unsealed = Submitted(on=on, job="", by=whoami(), script=str(folder / SCRIPT), logs=str(folder))
+        known = _record(folder, replace(next(iter(_requests(folder)), unsealed), job=job))
+    return known is None or known.job.partition("@")[0] == job
 
 
 def is_ours(folder: Path) -> bool:
@@ -54,15 +88,31 @@ def is_ours(folder: Path) -> bool:
     try:
         job = submitted(folder)
         return job is not None and SOURCES.get(job.on).queue().check(job.job, folder / SCRIPT) is None
-    except UsageError:
+    except (UsageError, ConnectError):
         return False
 
 
 def has_ended(folder: Path) -> bool:
     """Is true where the end on record is its run's, whatever the queue does with its job."""
-    summary = read_object(folder / "summary.json")
-    end = summary.get("end")
-    return "exit_code" in summary and not (isinstance(end, dict) and end.get("by") == "queue")
+    summary = read_object(folder / SUMMARY)
+    return "exit_code" in summary and not _is_of_queue(summary)
+
+
+def was_cancelled(folder: Path) -> bool:
+    """Is true where the end on record is that its queue cancelled the job of a run."""
+    summary = read_object(folder / SUMMARY)
+    by_queue = stored(str, summary, "end", "by") == "queue" and "error" in summary
+    return by_queue and summary.get("exit_code") == EXIT_INTERRUPTED
+
+
+def next_attempt(folder: Path) -> int | None:
+    """Returns the number of the attempt that follows where the job of a run that had begun is begun again; None where
+    the run has ended. No end is on record where its node was lost, or where slurmctld had forgotten the job."""
+    return None if has_ended(folder) else RunFolder(folder).attempt + 1
+
+
+def _is_of_queue(summary: Mapping[str, Any]) -> bool:
+    return stored(str, summary, "end", "by") == "queue" and "error" not in summary
 
 
 @dataclass
@@ -70,10 +120,11 @@ class Asking:
     """The queue, queried no more often than a site bears. last: what it answered."""
 
     queue: Queue
-    job: str
+    job: Job
     last: Standing = Standing(State.WAITING, "PENDING")
     due: float = field(default_factory=lambda: time.monotonic() + SOON_SECONDS)
     pause: float = 0.0
+    doubted: bool = False
 
     def look(self) -> Standing | None:
         """Returns what is new; None: nothing, or it is not time yet."""
@@ -83,28 +134,77 @@ class Asking:
         self.pause = min(most, max(least, self.pause * BACK_OFF))
         before, found = self.last, self.queue.look([self.job])[self.job]
         self.due = time.monotonic() + self.pause
+        self.doubted, doubted = found.state is State.OVER and not found.name, self.doubted
+        if self.doubted and not doubted:  # an answer that has nothing of a job: once more, before it counts as over
+            self.hurry()
+            return None
         if found.state is not State.UNKNOWN:
             self.last = found
         return found if found != before and found.state is not State.UNKNOWN else None
 
-    def hurry(self) -> None:
+    def hurry(self, seconds: float = SOON_SECONDS) -> None:
         """Makes the next request soon, as its answer is known to be new."""
-        self.due = min(self.due, time.monotonic() + SOON_SECONDS)
+        self.due = min(self.due, time.monotonic() + seconds)
 
 
 def with_jobs(runs: Sequence[LocalRun]) -> list[LocalRun]:
     """The same, where the queue knows more of them than their folders: one query is for all."""
-    jobs = {run.run: job for run in runs if run.state == "open" and (job := submitted(Path(run.logs))) is not None}
-    of_source = defaultdict[str, list[str]](list)
-    for job in jobs.values():
-        of_source[job.on].append(job.job)
-    found = {
-        (on, job): it for on, those in of_source.items() for job, it in SOURCES.get(on).queue().look(those).items()
-    }
-    return [_standing(run, found[jobs[run.run].on, jobs[run.run].job]) if run.run in jobs else run for run in runs]
+    of_source = defaultdict[str, dict[str, Job]](dict)
+    for run in runs:
+        if run.state == "open" and (job := submitted(Path(run.logs))) is not None:
+            of_source[job.on][run.run] = job.job, Path(run.logs) / SCRIPT
+    found = dict[str, Standing]()
+    for on, jobs in of_source.items():
+        standings = SOURCES.get(on).queue().look(list(jobs.values()))
+        found |= {name: standings[it] for name, it in jobs.items()}
+    return [_standing(run, found[run.run]) if run.run in found else run for run in runs]
 
 
 def _standing(run: LocalRun, standing: Standing) -> LocalRun:
-    if standing.state is State.OVER and standing.name:
-        return replace(run, state="stopped" if standing.code == EXIT_INTERRUPTED else "failed", exit_code=standing.code)
-    return replace(run, state={State.WAITING: "queued", State.RUNNING: "followed"}.get(standing.state, run.state))
+    if standing.state is not State.OVER:
+        return replace(run, state={State.WAITING: "queued", State.RUNNING: "followed"}.get(standing.state, run.state))
+    state = "done" if standing.code == EXIT_OK else "stopped" if standing.code == EXIT_INTERRUPTED else "failed"
+    return replace(run, state=state if standing.name else "unknown", exit_code=standing.code)
+
+
+def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -> Report:
+    """Returns the report of a run whose job is over, and of which no other end is on record. more: what its output
+    shows."""
+    code, name = standing.code, standing.name
+    reason = f" ({standing.reason})" if standing.reason not in ("", "None", name) else ""
+    text, error = f"job {job} ended before the run could: {name}{reason}{more}", None
+    if not name:
+        text = f"job {job} is over, and its queue does not know any more how it ended{more}"
+    elif code == EXIT_OK:
+        text = f"job {job} ended well ({name}), and its folder does not show the run"
+    elif code == EXIT_INTERRUPTED:
+        text = f"job {job} was cancelled before a rank ran"
+    if code != EXIT_OK:
+        fault = HostFailed(text, hint=f"fleet logs {folder.name}", kind="ended" if name else "unknown")
+        error = {**fault.as_json(), "message": str(fault)}
+    end = run_end("queue" if code != EXIT_OK else "done", text, code) if name else None
+    answer = RunSummary(folder.name, logs=str(folder), stopped=text if code != EXIT_OK else None, end=end, error=error)
+    return Report("launch", (), code, answer=answer)
+
+
+def keep_end(path: Path, report: Report) -> None:
+    """Puts the end that a queue shows on record of a run that has none, unless it is not known, or another process
+    writes there."""
+    if report.read(RunSummary).end is not None:
+        _keep(path, report, 0.0, lambda: "exit_code" in read_object(path / SUMMARY))
+
+
+def keep_refusal(path: Path, report: Report) -> None:
+    """Puts on record that a run's job could not begin it: also after an attempt that the queue ended."""
+    _keep(path, report, HANDOVER_SECONDS, lambda: has_ended(path))
+
+
+def _keep(path: Path, report: Report, seconds: float, is_kept: Callable[[], bool]) -> None:
+    folder = RunFolder(path)
+    with suppress(OSError, FleetError):
+        with TemporaryFile(dir=path):
+            os.listdir(path)  # who makes a file on a shared file system sees from then on what others have made there
+        if folder.hold(seconds) and not is_kept():
+            folder.event(RunOver(exit_code=report.exit_code, first_failure=None))
+            folder.write_json(SUMMARY, report.as_json())
+    folder.release()

@@ -1,30 +1,30 @@
-"""`fleet runs`: the runs that have a folder on this machine, and the end of old ones."""
+"""`fleet runs`: the runs that have a folder on this machine; which of them an argument means; the end of old ones."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fleet import own
-from fleet.answers.run_events import Attached
-from fleet.errors import EXIT_INTERRUPTED, UsageError
+from fleet.answers.run_start_events import Attached
+from fleet.codec import T
+from fleet.errors import EXIT_INTERRUPTED, Ambiguous, UsageError
 from fleet.inventory.nodeset import fold
-from fleet.ops.run.kept.documents import MISSING, read_object, read_told
+from fleet.node.gang.ends import ranks_text
+from fleet.ops.run.kept.documents import OPTION, RUN, SUMMARY, RunState, documents_of, read_object, stored
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.logs import LOG
 from fleet.ops.run.kept.reader import NewEvents, events_of
-from fleet.ops.run.kept.state import OPTION, followed, stopping, without_head
-from fleet.protocol.state import ATTEMPT, LATEST, is_run_id
+from fleet.protocol.messages.run import Time
+from fleet.protocol.state import ATTEMPT, LATEST, is_log, is_run_id, run_name
+from fleet.rules.units import few
 
-T = TypeVar("T")
 DAY = 86400.0
-DOCUMENTS = ("run.json", "summary.json")
 OF_A_RUN = re.compile(
     r"(?:run|summary|state)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|leader\.log|\.attempt|\.made|"
     r"\.lock(?:\.held(?:\.[0-9]+)?)?|job\.(?:sh|env|out)"
@@ -34,11 +34,11 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 
 @dataclass(frozen=True)
 class LocalRun:
-    """state: "done", "failed", "stopped", "unknown" (how it ended on some of its hosts), "followed" (a process here
-    writes to its folder), "unattended" (it was left to itself, and no process here leads it any more), "queued" (its
-    job waits), or "open": it has no summary, and no process here follows it. started: seconds since the epoch.
-    size: bytes. exit_code: None while it has no summary. broken: what is wrong with its documents, as text; None:
-    nothing. stopping: hosts on which a process still stops it, as they did not answer."""
+    """state: "done", "failed", "stopped"; "unknown": how it ended on some of its hosts is not known; "followed": a
+    process here writes to its folder; "unattended": it was left to itself, and no process here leads it any more;
+    "queued": its job waits; "open": it has no summary, and no process here follows it. started: seconds since the
+    epoch. size: bytes. exit_code: None while it has no summary. broken: what is wrong with its documents, as text;
+    None: nothing. stopping: hosts on which a process still stops it, as they did not answer."""
 
     run: str
     state: str
@@ -53,7 +53,7 @@ class LocalRun:
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
     """Newest first."""
-    return sorted(_each(runs_dir, _read), key=lambda run: run.started, reverse=True)
+    return sorted(_each(runs_dir, read_run), key=lambda run: run.started, reverse=True)
 
 
 def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
@@ -69,11 +69,12 @@ def names(runs_dir: Path) -> list[str]:
     last = last_begun(runs_dir)
 
     def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
-        plan = read_object(folder / "run.json")
+        plan = read_object(folder / RUN)
         return (
-            _never_began(folder),
+            # it never began: see summary.not_started()
+            "error" in read_object(folder / SUMMARY) and folder.name != last,
             folder.name != last,
-            not (folder / "run.json").exists(),
+            not (folder / RUN).exists(),
             -_started(folder, plan),
             folder.name,
         )
@@ -88,6 +89,55 @@ def last_begun(runs_dir: Path) -> str | None:
         if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
             return name
     return None
+
+
+# -- the run that an argument means -----------------------------------------------------------------------------
+def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
+    """The run that an argument means: an id, "latest" (of those here), a name (its newest run), a unique prefix. here:
+    those that have a folder here, as names() has them; others: those that nodes report, newest first. UsageError."""
+    run_ids = [*dict.fromkeys((*here, *others))]
+    if not argument:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
+        raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
+    if argument in run_ids:
+        return argument
+    if argument == LATEST:
+        if not here:
+            hint = "'fleet ps --all' lists those on the hosts, to be named by their ids"
+            raise UsageError("no run latest: none was launched from this folder", hint=hint)
+        return here[0]
+    named = [run_id for run_id in run_ids if run_name(run_id) == argument]
+    if named:
+        return named[0]
+    begun = [run_id for run_id in run_ids if run_id.startswith(argument)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        raise Ambiguous(
+            f"{argument}: {len(begun)} runs begin so: {few(begun)}", hint="give more of its id, or 'latest'"
+        )
+    if not run_ids:
+        raise UsageError(f"no run {argument}: no run is known", hint="'fleet launch SCRIPT' starts one")
+    raise UsageError(f"no run {argument}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
+
+
+def meant(argument: str, here: Sequence[str]) -> str | None:
+    """Returns what choose() does; None where it means none."""
+    try:
+        return choose(argument, here)
+    except UsageError:
+        return None
+
+
+def no_such_rank(run_id: str, requested: Iterable[int], known: Iterable[int]) -> UsageError:
+    return UsageError(
+        f"run {run_id} has no {ranks_text(sorted(requested))}", hint=f"it has {ranks_text(sorted(known))}"
+    )
+
+
+def is_part_of_name(argument: str, run_id: str) -> bool:
+    """Is true where it is but the first characters of the run's name, which something else may be called, too."""
+    name = run_name(run_id) or run_id
+    return name.startswith(argument) and argument != name
 
 
 def _folders(runs_dir: Path) -> list[Path]:
@@ -116,14 +166,8 @@ def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:
     """plan: what its run.json holds."""
-    started = plan.get("started")
-    return started if isinstance(started, float) else (folder / "events.jsonl").stat().st_mtime
-
-
-def _never_began(folder: Path) -> bool:
-    """Is true where it was refused, or stopped again, before all of its nodes had started: see
-    summary.not_started()."""
-    return "error" in read_object(folder / "summary.json")
+    started = stored(Time, plan, "started")
+    return (folder / "events.jsonl").stat().st_mtime if started is None else started
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
@@ -149,12 +193,12 @@ def prune(run: LocalRun) -> list[str]:
     try:
         if not folder.hold():
             raise UsageError(f"{run.run}: a process follows it just now")
-        if hosts := stopping(folder.path):
+        if hosts := RunState(folder.path).stopping:
             hint = f"fleet forget {run.run}"
             raise UsageError(f"{run.run}: a process still stops it on {fold(hosts)}, and brings its logs", hint=hint)
-        ended = read_object(folder.path / "summary.json").get("hosts")
+        ended = stored(dict[str, Any], read_object(folder.path / SUMMARY), "hosts") or {}
         events = NewEvents(folder.path / "events.jsonl").read()
-        named = {*(ended if isinstance(ended, dict) else ()), *(str(notice.host) for notice in events)}
+        named = {*ended, *(str(notice.host) for notice in events)}
         left = clear(folder.path, named)
         if link.is_symlink() and not link.exists():
             link.unlink()
@@ -165,15 +209,15 @@ def prune(run: LocalRun) -> list[str]:
     return [str(path.relative_to(folder.path)) for path in left]
 
 
-def clear(path: Path, hosts: Collection[str] = (), names: re.Pattern[str] = OF_A_RUN) -> list[Path]:
-    """Remove the files of these names and the hosts' folders, then the folder; what is in it besides. No link is
-    followed. names: of fleet's own files in it."""
+def clear(path: Path, hosts: Collection[str] = (), is_own: Callable[[str], object] = OF_A_RUN.fullmatch) -> list[Path]:
+    """Removes fleet's own files and the hosts' folders, then the folder; returns what is in it besides. No link is
+    followed. is_own: whether a file of that name is fleet's."""
     left = list[Path]()
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
-        if folder and names is OF_A_RUN and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
-            left += clear(Path(entry.path), hosts, LOG if entry.name in hosts else OF_A_RUN)
-        elif not folder and not entry.is_symlink() and names.fullmatch(entry.name):
+        if folder and is_own is not is_log and (entry.name in hosts or ASIDE.fullmatch(entry.name)):
+            left += clear(Path(entry.path), hosts, is_log if entry.name in hosts else OF_A_RUN.fullmatch)
+        elif not folder and not entry.is_symlink() and is_own(entry.name):
             os.unlink(entry.path)
         else:
             left.append(Path(entry.path))
@@ -184,19 +228,19 @@ def clear(path: Path, hosts: Collection[str] = (), names: re.Pattern[str] = OF_A
 
 def platform_of(path: Path) -> str | None:
     """Returns what started a folder's run in containers that no head reaches; None where a head did."""
-    name = read_object(path / "run.json").get("platform")
-    return name if isinstance(name, str) else None
+    return stored(str, read_object(path / RUN), "platform")
 
 
-def _read(path: Path) -> LocalRun:
-    live = followed(path)  # first: who follows it writes the summary before it releases the lock
-    plan, summary = (read_object(path / name) for name in DOCUMENTS)
+def read_run(path: Path) -> LocalRun:
+    known = RunState(path)
+    is_followed = known.followed  # first: its leader writes the summary before it releases the lock
+    plan, summary, broken = documents_of(path)
     code = summary.get("exit_code")
     state = (
         "followed"
-        if live
+        if is_followed
         else "unattended"
-        if code is None and (alone := without_head(path)) is not None and alone[1] is None
+        if code is None and (alone := known.without_head) is not None and alone[1] is None
         else "open"
         if code is None
         else "stopped"
@@ -214,11 +258,11 @@ def _read(path: Path) -> LocalRun:
         size=sum(_size(Path(where, name)) for where, _, names in os.walk(path) for name in names),
         exit_code=code if isinstance(code, int) else None,
         engine=engine
-        if isinstance(engine := plan.get("engine"), str)
+        if (engine := stored(str, plan, "engine")) is not None
         else next(filter(None, (event.engine for event in events_of(path, Attached))), None),
         logs=str(path),
-        broken=broken(path),
-        stopping=stopping(path),
+        broken=broken,
+        stopping=known.stopping,
     )
 
 
@@ -228,9 +272,3 @@ def _size(file: Path) -> int:
         return file.lstat().st_size
     except FileNotFoundError:
         return 0
-
-
-def broken(path: Path) -> str | None:
-    """Returns what is wrong with the documents that a run's folder has, as text."""
-    faults = ((name, read_told(path / name)[1]) for name in DOCUMENTS)
-    return next((f"{path / name} {wrong}" for name, wrong in faults if wrong not in (None, MISSING)), None)

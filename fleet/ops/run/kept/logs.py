@@ -9,25 +9,21 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from pathlib import Path
 
 from fleet import own
 from fleet.errors import ProtocolError, UsageError
-from fleet.node.base.files import replace_file
+from fleet.node.base.files import replace_file, tail_of
 from fleet.ops.run.kept.documents import read_object
-from fleet.protocol.state import LOG_NAME
+from fleet.protocol.state import METRICS, NODE_LOG, is_log
 
 MAX_LOGS = 3 * 4096  # of one node: more ranks than any host has
-LOG = re.compile(LOG_NAME)
 GAPS = "gaps.json"
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
     """(rank or None, "stdout" or "stderr") of a log's name."""
-    match = LOG.fullmatch(name)
-    assert match
-    return (int(match[1]) if match[1] else None), ("stdout" if match[2] == "out" else "stderr")
+    return None if name in (NODE_LOG, METRICS) else int(name[4:-4]), "stdout" if name.endswith(".out") else "stderr"
 
 
 class NodeLogs:
@@ -48,12 +44,12 @@ class NodeLogs:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if (why := own.foreign(folder)) is not None:  # its logs would be written elsewhere
                 raise UsageError(f"{folder} {why}", hint=f"look at it, and take it away: ls -ld {folder}")
-        found = {p.name: p.stat().st_size for p in self.folder.iterdir() if LOG.fullmatch(p.name)}
+        found = {p.name: p.stat().st_size for p in self.folder.iterdir() if is_log(p.name)}
         stored = read_object(self.folder / GAPS)
         # by log, how much smaller its size is than the offset on the node
-        self._behind: dict[str, int] = stored.get("behind", {})
+        self._after: dict[str, int] = stored.get("behind", {})
         self.gaps = stored.get("bytes", {})
-        self._sizes = {name: size + self._behind.get(name, 0) for name, size in found.items()}
+        self._sizes = {name: size + self._after.get(name, 0) for name, size in found.items()}
 
     def sizes(self) -> dict[str, int]:
         return dict(self._sizes)
@@ -61,14 +57,14 @@ class NodeLogs:
     def skip(self, name: str, offset: int) -> None:
         """The bytes before `offset` that are not here are nowhere any more: a line in their place names them."""
         missing = offset - self._sizes.get(name, 0)
-        if missing <= 0 or self.blocked or not LOG.fullmatch(name):
+        if missing <= 0 or self.blocked or not is_log(name):
             return
         line = f"\n[fleet: {missing} bytes are not here: the node kept no more, --max-log]\n".encode()
         self.gaps = {**self.gaps, name: self.gaps.get(name, 0) + missing}
-        self._behind = {**self._behind, name: self._behind.get(name, 0) + missing - len(line)}
+        self._after = {**self._after, name: self._after.get(name, 0) + missing - len(line)}
         try:
             # first: without its line a gap is still one, a line without its gap would count as the rank's
-            stored = json.dumps({"bytes": self.gaps, "behind": self._behind})
+            stored = json.dumps({"bytes": self.gaps, "behind": self._after})
             replace_file(os.fsencode(self.folder / GAPS), stored.encode(), 0o600)
         except OSError as error:
             self.blocked = error.strerror or str(error)
@@ -95,7 +91,7 @@ class NodeLogs:
         try:
             fd = own.private(str(self.folder / name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
             try:
-                lag = self._behind.get(name, 0)
+                lag = self._after.get(name, 0)
                 if os.fstat(fd).st_size != size - lag:
                     raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
                 while view:
@@ -126,9 +122,6 @@ class NodeLogs:
         """The last bytes of a log as text, none before `since`, none from `until` on; "" when there is none."""
         try:
             with own.open_own(self.folder / name) as f:
-                size = f.seek(0, os.SEEK_END)
-                end = size if until is None else min(until, size)
-                begin = f.seek(max(0, min(since, end), end - limit))
-                return f.read(end - begin).decode("utf-8", "replace")
+                return tail_of(f, limit, since, until)
         except OSError:
             return ""

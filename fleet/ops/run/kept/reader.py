@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 from fleet.answers.event import RunEvent
-from fleet.answers.run_events import Cleaned, NodeStarted, RunOver, Submitted, Version, of_record
-from fleet.events import Event, Notice, Output
-from fleet.ops.plans import Line, OnHosts
-from fleet.ops.run.kept.logs import LOG, stream_of
+from fleet.answers.run_events import Cleaned, Notifies, RunOver, of_record
+from fleet.answers.run_start_events import NodeStarted, Submitted, Version
+from fleet.codec import UNBOUNDED, T, decode
+from fleet.events import Event, Level, Notice, Output
+from fleet.ops.plans import RequestPlan
+from fleet.ops.run.kept.documents import whole_lines
+from fleet.ops.run.kept.logs import stream_of
 from fleet.own import open_own
-from fleet.protocol.state import ATTEMPT
+from fleet.protocol.state import ATTEMPT, is_log
 from fleet.requests.runs import Logs
+from fleet.transport.base import Cancel
 
 E = TypeVar("E", bound=RunEvent)
 CHUNK = 1 << 20
+POLL_SECONDS = 0.1
 MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
-HUSHED = (RunOver, NodeStarted, Cleaned, Submitted, Version)  # reported by the onlooker itself, or to no one
+HUSHED = (RunOver, NodeStarted, Cleaned, Notifies, Submitted, Version)  # reported by the onlooker itself, or to no one
 MOST_LINE = 1 << 20  # of an event; what is longer is none
 
 
 @dataclass(frozen=True)
-class LogsPlan(OnHosts):
+class LogsPlan(RequestPlan[Logs]):
     """only: hosts, None: all."""
 
-    request: Logs
     only: tuple[str, ...] | None = None
-
-    def describe(self) -> dict[str, Any]:
-        return {"run": self.request.run, "logs": str(self.request.runs), "follow": self.request.follow}
-
-    def lines(self) -> Iterator[Line]:
-        yield f"shows the logs of run {self.request.run}"
-
-    def wants(self, host: str, name: str) -> bool:
-        rank, stream = stream_of(name)
-        return (
-            (self.only is None or host in self.only)
-            and (rank is not None if self.request.ranks is None else rank in self.request.ranks)
-            and (stream == "stderr" or not self.request.err)
-        )
 
 
 @dataclass
@@ -61,9 +51,7 @@ class NewEvents:
             if os.fstat(f.fileno()).st_size > MOST_EVENTS:
                 return
             f.seek(self.offset)
-            while line := f.readline(MOST_LINE):
-                if not line.endswith(b"\n") and len(line) < MOST_LINE:  # the rest comes
-                    break
+            for line in whole_lines(f, MOST_LINE):
                 self.offset += len(line)
                 if (notice := _noticed(line)) is not None:
                     yield notice
@@ -75,10 +63,13 @@ def events_of(folder: Path, kind: type[E]) -> Iterator[E]:
         yield from (event for event in notice.happened if isinstance(event, kind))
 
 
+_Common = TypedDict("_Common", {"time": float, "level": Level, "message": str, "host": str | None}, total=False)
+
+
 def _noticed(line: bytes) -> Notice | None:
     """Returns the event of a line; None of half a line (a disk that was full), or what is none of fleet's."""
     with suppress(ValueError, TypeError, KeyError, RecursionError):
-        record = json.loads(line)
+        record = decode(_Common, json.loads(line), UNBOUNDED)
         level, message = record.get("level", "info"), record.get("message", "")  # not all are for people
         return Notice(level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"]))
     return None
@@ -87,19 +78,20 @@ def _noticed(line: bytes) -> Notice | None:
 @dataclass
 class Reader:
     """Emits what is new in the log files of a run's folder. begins: host -> log -> where it begins, None: all at 0;
-    hosts that are not there are left out."""
+    hosts that are not there are left out. only: hosts, None: all."""
 
     folder: Path
-    plan: LogsPlan
+    request: Logs
     emit: Callable[[Output], object]
     begins: Mapping[str, Mapping[str, int]] | None = None
+    only: Collection[str] | None = None
     offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
 
     def poll(self) -> bool:
         """Reads what is new. Returns True where there was any."""
         here: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
-            if LOG.fullmatch(path.name) and self._wants(path):
+            if is_log(path.name) and self._wants(path):
                 with suppress(FileNotFoundError):  # set aside just now
                     here[path] = path.lstat().st_ino  # another attempt's is another file
         gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
@@ -110,9 +102,14 @@ class Reader:
         return any(moved)
 
     def _wants(self, path: Path) -> bool:
-        host = path.parent.name
-        known = self.begins is None or host in self.begins
-        return known and self.plan.wants(host, path.name) and not path.parent.is_symlink()
+        host, (rank, stream), request = path.parent.name, stream_of(path.name), self.request
+        return (
+            (self.begins is None or host in self.begins)
+            and (self.only is None or host in self.only)
+            and (rank is not None if request.ranks is None else rank in request.ranks)
+            and (stream == "stderr" or not request.err)
+            and not path.parent.is_symlink()
+        )
 
     def _finish(self, path: Path, inode: int) -> bool:
         """Reads the rest of a log that was set aside since the last look."""
@@ -130,7 +127,7 @@ class Reader:
             return False
         with f:
             if file not in self.offsets:
-                tail = 0 if self.plan.request.tail is None else tail_offset(path, self.plan.request.tail)
+                tail = 0 if self.request.tail is None else tail_offset(path, self.request.tail)
                 self.offsets[file] = max(tail, (self.begins or {}).get(host, {}).get(path.name, 0))
             f.seek(self.offsets[file])
             while data := f.read(CHUNK):
@@ -141,15 +138,15 @@ class Reader:
 
 
 class Onlooker:
-    """Emits what is new in the folder of a run that another process leads. plan: its tail is 0 for what comes from now
-    on, None for all of it."""
+    """Emits what is new in the folder of a run that another process leads. request: its tail is 0 for what comes from
+    now on, None for all of it."""
 
-    def __init__(self, folder: Path, plan: LogsPlan, emit: Callable[[Event], object]) -> None:
-        self._events, self._reader, self._emit = NewEvents(folder / "events.jsonl"), Reader(folder, plan, emit), emit
-        if plan.request.tail is not None:
+    def __init__(self, folder: Path, request: Logs, emit: Callable[[Event], object]) -> None:
+        self._events, self._reader, self._emit = NewEvents(folder / "events.jsonl"), Reader(folder, request, emit), emit
+        if request.tail is not None:
             self._reader.poll()
             list(self._events.read())
-            self._reader.plan = replace(plan, request=replace(plan.request, tail=None))  # of files from here on all is
+            self._reader.request = replace(request, tail=None)  # of files from here on all is
 
     def look(self) -> None:
         for notice in self._events.read():
@@ -158,8 +155,18 @@ class Onlooker:
         self._reader.poll()
 
 
+def look_until(end: Callable[[], T | None], look: Callable[[], object], latch: Cancel) -> T:
+    """Looks again and again until there is an end, and then once more, for what was written last. Returns the end.
+    latch: it looks at once when that is set."""
+    while not (ended := end()):
+        look()
+        latch.wait(POLL_SECONDS)
+    look()
+    return ended
+
+
 def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
-    rank = stream_of(path.name)[0] if LOG.fullmatch(path.name) else None
+    rank = stream_of(path.name)[0] if is_log(path.name) else None
     return rank is None, rank or 0, path.parent.name, path.name
 
 

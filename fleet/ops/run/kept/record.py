@@ -24,7 +24,7 @@ class RunRecord:
     nodes: in node-rank order. logs: the run's folder on this machine. about: how the nodes describe the run. lease:
     seconds that it goes on without a head, None: for ever. grace: seconds between SIGTERM and SIGKILL after a failure,
     when peers may hang. node_timeout: seconds of silence until a node is lost. unknown: hosts whose part of the run is
-    not known here. without: those of them that answered, and have no such run. end: why a head stopped it, where it is
+    not known here. hosts_without_run: those of them that answered. stop_reason: why a head stopped it, where it is
     over. verdict: how it ended, once that is decided. term: the number of its leader, counted from 1."""
 
     run_id: str
@@ -35,14 +35,14 @@ class RunRecord:
     grace: float = GRACE
     node_timeout: float = Launch.node_timeout
     unknown: frozenset[str] = frozenset()
-    without: frozenset[str] = frozenset()
-    end: Verdict | None = None
+    hosts_without_run: frozenset[str] = frozenset()
+    stop_reason: Verdict | None = None
     verdict: Verdict | None = None
     term: int = 1
 
-    def but(self, **told: Any) -> RunRecord:
+    def but(self, **fields: Any) -> RunRecord:
         """Returns the same record with other fields of `about`."""
-        return replace(self, about=cast("About", {**self.about, **told}))
+        return replace(self, about=cast("About", {**self.about, **fields}))
 
     @property
     def attempt(self) -> int:
@@ -75,8 +75,8 @@ class RunRecord:
         return replace(self, logs=self.logs.absolute(), nodes=nodes)
 
 
-def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
-    """Returns how nodes describe a run. hosts: name -> (first rank, number of ranks). told: other fields of About."""
+def about_of(hosts: Mapping[str, tuple[int, int]], **fields: Any) -> About:
+    """Returns how nodes describe a run. hosts: name -> (first rank, number of ranks). fields: others of About."""
     about: About = {
         "engine": "engine",
         "script": "",
@@ -94,7 +94,7 @@ def about_of(hosts: Mapping[str, tuple[int, int]], **told: Any) -> About:
         "stop_grace": STOP_GRACE,
         "max_log": 0,
     }
-    return cast("About", {**about, **told})
+    return cast("About", {**about, **fields})
 
 
 def host_elsewhere(host: Host) -> Host:

@@ -1,4 +1,4 @@
-"""Follows a run to its end, attempt by attempt. Where a failure need not be the end (course.py), its nodes report
+"""Follows a run to its end, attempt by attempt. Where a failure need not be the end (Course), its nodes report
 whether anything is left of the last attempt. They are started again, by the code that started them first. The run keeps
 its id.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet.answers.run_events import Detached, NoRestart, Restart, RunOver
 from fleet.answers.runs import LeftAlone, RunSummary
-from fleet.codec import to_json
+from fleet.codec import from_json, to_json
 from fleet.engines import engine
 from fleet.errors import EXIT_INTERRUPTED, FleetError, Interrupted
 from fleet.events import Notice, silent
@@ -22,20 +22,20 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, Report
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import run_end
-from fleet.ops.run.end.summary import drafted, left_alone, not_started
-from fleet.ops.run.follow.behind import lead_behind
-from fleet.ops.run.kept.documents import RUN, read_object, restarts_of
+from fleet.ops.run.end.notify import begins, notify, of_record
+from fleet.ops.run.end.summary import left_alone, not_started
+from fleet.ops.run.follow.background import LEADS, lead_in_background, opened
+from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.launch.begin import Left, begin
-from fleet.ops.run.launch.course import Course, Ended
+from fleet.ops.run.launch.begin import Course, Ended, Left, begin
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import go_on, record_left_out
 from fleet.ops.run.start.start import agree
 from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, ended
 from fleet.transport.program import Program, read_all
 
 GOES_ON = "run {} goes on; process {} collects its logs here"
@@ -68,7 +68,7 @@ def follow_run(
                 course = course and replace(course, plan=run.plan or course.plan)
                 if run.leads:
                     run.unleash()
-                    folder.say(lease=None)
+                    folder.set_state(lease=None)
                 if runtime.stay is None or not run.leads:
                     run.close()
                     return _leave(record, folder, runtime, course) if run.leads else report
@@ -83,7 +83,8 @@ def follow_run(
                 run.leave()
                 return left_alone(record, led=False)
             if after is None:
-                return conclude(run.conclude(report, nodes), record, restarts, folder, runtime)
+                line = (course.plan.request.notify if course else of_record(folder)) if run.leads else None
+                return conclude(run.conclude(report, nodes), record, restarts, folder, runtime, line)
             run.leave()
             course, run, last = after, None, run
             # an interrupt while what was left of the attempt was ended: no restart is announced
@@ -100,11 +101,11 @@ def follow_run(
         except FleetError as error:
             nodes |= {host.name: host for host in course.plan.hosts}
             report = _not_again(error, ended.report, course.plan, tuple(nodes.values()), folder, runtime, last)
-            return conclude(report, record, restarts, folder, runtime)
+            return conclude(report, record, restarts, folder, runtime, course.plan.request.notify)
         course = replace(course, plan=plan)
-        if ended.told:
-            ended.told.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
-        restarts.append(ended.told)
+        if ended.restart:
+            ended.restart.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
+        restarts.append(ended.restart)
         ended = None
         with suppress(FleetError):  # on a full disk; the events have it, too
             folder.amend(RUN, restarts=restarts)
@@ -116,7 +117,7 @@ def _leave(
     """Has it go on without this process."""
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
     record, more = replace(record, lease=None), (to_json(course), to_json(ended))
-    pid = lead_behind(record, folder, runtime.transport, hosts, *more)
+    pid = lead_in_background(record, folder, runtime.transport, hosts, *more)
     runtime.emit(folder.notice("info", GOES_ON.format(record.run_id, pid), Detached(pid=pid)))
     return left_alone(record)
 
@@ -137,23 +138,31 @@ def load_all(course: Course | None) -> None:
     read_all()
     if course is not None:
         engine(course.plan.job.engine)
-        if course.plan.request.sync:
-            import_module("fleet.ops.sync")
+        for module in course.plan.request.delivers:
+            import_module(module)
 
 
 def conclude(
-    report: Report, record: RunRecord, restarts: list[dict[str, Any]], folder: RunFolder, runtime: Runtime
+    report: Report,
+    record: RunRecord,
+    restarts: list[dict[str, Any]],
+    folder: RunFolder,
+    runtime: Runtime,
+    line: str | None,
 ) -> Report:
-    """The report of the whole run is that of the attempt that ended it."""
+    """The report of the whole run is that of the attempt that ended it. line: of --notify, where this process leads the
+    run; a process that led it before, and died, may have started it."""
     summary = replace(report.read(RunSummary), attempt=record.attempt, restarts=restarts)
     assert summary.end is None or summary.end["code"] == report.exit_code
     report = replace(report, answer=summary)
     folder.event(RunOver(exit_code=report.exit_code, first_failure=summary.first_failure))
     try:
-        folder.write_json("summary.json", report.as_json())
+        folder.write_json(SUMMARY, report.as_json())
     except FleetError as error:
         runtime.emit(Notice("error", error.message, None, error.hint))
-    folder.say(leads=False)
+    if line is not None and begins(folder, record.attempt):
+        runtime.emit(notify(line, report.as_json(), folder, runtime.cancel))
+    folder.set_state(leads=False)
     return report
 
 
@@ -197,7 +206,7 @@ def _not_again(
 ) -> Report:
     """Returns the report of the attempt that was the last, for no other could begin, as its nodes have it now. last:
     that attempt, where this process followed it."""
-    verdict = drafted(report)
+    verdict = report.read(RunSummary).end
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):
         end = run_end("stop" if error.kind == "stop" else "interrupt", error.message, EXIT_INTERRUPTED, who=whoami())
@@ -233,5 +242,25 @@ def begin_with_spares(
             replace(runtime, detach=Cancel()),
         )
     except FleetError as final:
-        conclude(not_started(final, record), record, [], folder, runtime)
+        report = not_started(
+            final, record.run_id, record.logs, record.world_size, record.hosts, ended(runtime.transport)
+        )
+        conclude(report, record, [], folder, runtime, plan.request.notify)
         raise
+
+
+def lead(spec: dict[str, Any]) -> None:
+    """Leads the run to its end, in the place of who has the folder's lock open, too."""
+    record, folder, transport, _ = opened(spec)
+    course = from_json(Course | None, spec["course"])
+    ended = from_json(Ended | None, spec["ended"])
+    load_all(course)
+    folder.take_over(spec["lock"])
+    folder.lead(record.lease, detached=True)
+    runtime = Runtime(transport, background=True)
+    run = Run(record, folder, {}, runtime, course.plan if course else None, leads=True) if ended is None else None
+    os.write(1, LEADS)
+    os.dup2(2, 1)
+    follow_run(record, folder, {}, runtime, course, run, ended)
+    folder.release()
+    transport.close()

@@ -1,35 +1,75 @@
 """Begins another attempt of a run: its nodes report whether anything is left of the last one, and are started again, by
-the code that started them first."""
+the code that started them first. A Course holds what that takes: the process that planned the run has it, and the one
+that continues after it. An attempt is a start like the first, with a port and so a store of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fleet.answers.run_events import Attempt, NodeStarted, NotReady
+from fleet.answers.run_events import Attempt
+from fleet.answers.run_start_events import NodeStarted, NotReady
+from fleet.answers.runs import RunSummary
 from fleet.each import as_one
 from fleet.errors import EXIT_HOST_FAILED, ConnectError, FleetError, HostFailed, Interrupted
-from fleet.model import Host
+from fleet.model import Host, Report
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import INTERRUPTED, run_end
+from fleet.node.gang.verdict import Attempts
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.launch.course import Course
+from fleet.ops.run.plan.findings import kept_too
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.preflight import preflight
-from fleet.ops.run.start.spares import go_on, record_left_out
+from fleet.ops.run.start.spares import Failed, go_on, lost_hosts, record_left_out
 from fleet.ops.run.start.start import nothing_left, part_of, start_all, step, stop_all
-from fleet.ops.sessions import START_SECONDS, Sessions
-from fleet.protocol.messages.run import Ready, ReadySpec
+from fleet.ops.sessions import ANSWER_SECONDS, START_SECONDS, Sessions
+from fleet.protocol.messages.run import Ready
+from fleet.protocol.messages.run_specs import ReadySpec
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
-from fleet.transport.program import Program, first_word
+from fleet.transport.program import Program, first_message
 
-READY_SECONDS, RETRY_SECONDS = 30.0, 0.5
+RETRY_SECONDS = 0.5
 CONNECT_SECONDS = 10.0  # after the pause, in which a host may be reached: one refusal of a busy one is not the end
 BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
+
+
+@dataclass(frozen=True)
+class Course:
+    """plan: of the attempt under way. restarts, quick: see Attempts. lost: the hosts that others replace for it."""
+
+    plan: Plan
+    restarts: int = 0
+    quick: int = 0
+    lost: Failed = field(default_factory=dict)
+
+    def after(self, report: Report, lasted: float) -> Course | None:
+        """Returns what is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
+        lost, plan = lost_hosts(report), replace(self.plan, attempt=self.plan.attempt + 1)
+        after = self.attempts.after(
+            report.read(RunSummary).end, len(lost), len(plan.spares), lasted, plan.request.least
+        )
+        if after is None:
+            return None
+        return Course(
+            plan.without(lost) if after.replaces else plan, after.restarts, after.quick, lost if after.replaces else {}
+        )
+
+    @property
+    def attempts(self) -> Attempts:
+        return Attempts(self.plan.job.max_restarts, self.restarts, self.quick)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An attempt that another one is to follow. restart: what was reported of that."""
+
+    report: Report
+    restart: dict[str, Any]
 
 
 class Left(Interrupted):
@@ -44,7 +84,7 @@ def begin(
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
     plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
-    with closing(Sessions(runtime)) as sessions:
+    with closing(Sessions(replace(runtime, emit=kept_too(folder.keep, runtime.emit)))) as sessions:
         while True:
             before, checked = plan, False
             try:
@@ -75,7 +115,7 @@ def _begin(
         folder.begin(record.attempt)
     except FleetError:
         why = "the head has no room for its logs"
-        stop_all(plan, sessions, 0.0, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
+        stop_all(plan, sessions, run_end("failure", why, EXIT_HOST_FAILED, who=whoami()))
         raise
     for host, answer in started.items():
         folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"], attempt=record.attempt), host=host)
@@ -111,10 +151,10 @@ def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting
             "pause": pause,
             "part": part_of(plan.node(host.name), last),
         }
-        timeout = pause + READY_SECONDS + START_SECONDS
+        timeout = pause + ANSWER_SECONDS + START_SECONDS
         try:
             program = waiting.enter_context(Program(sessions.get(host), "run.ready", spec))
-            answer = first_word(program, Ready, timeout=timeout, cancel=hurry)
+            answer = first_message(program, Ready, timeout=timeout, cancel=hurry)
         except ConnectError:
             sessions.drop(host)
             late = runtime.clock.monotonic() >= until + CONNECT_SECONDS

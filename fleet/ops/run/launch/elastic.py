@@ -10,28 +10,31 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
 
 from fleet.answers.run_events import Away, Back
+from fleet.background import unattended
 from fleet.errors import FleetError, HostFailed, Interrupted, Reason
 from fleet.events import silent
 from fleet.model import Host
 from fleet.node.gang.elastic import ElasticGang
 from fleet.ops.facts import ask
 from fleet.ops.run.follow.fetch import fetch
-from fleet.ops.run.follow.follow import Follower, Following, Heard, pause_after
+from fleet.ops.run.follow.follow import Follower, FollowEvent, FollowOptions, pause_after
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import late_findings
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.preflight import known_of, spec_for
-from fleet.ops.run.start.start import nothing_left, supervise_spec
-from fleet.ops.run.start.sync import sync_code
+from fleet.ops.run.start.start import nothing_left, started, supervise_spec
+from fleet.ops.run.start.sync import deliver
 from fleet.ops.sessions import START, START_SECONDS, STOP_SECONDS
-from fleet.protocol.messages import run
+from fleet.protocol.messages import run, run_specs
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import Program, call, first_word, last_word
+from fleet.transport.program import Program, call, first_message
 
 RETRY_SECONDS = 2.0
 OVER = {"op": "over"}  # all ranks of the run have ended well: without it, engines end by themselves
@@ -41,7 +44,7 @@ NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 class Elastic:
     """Handles nodes that went in an elastic run. plan: to start one again; None where another head planned it.
 
-    followers, post and `say` are the run's. `watch` and `back` are called in its loop.
+    followers, post and `notify` are the run's. `watch` and `back` are called in its loop.
     """
 
     def __init__(
@@ -52,15 +55,15 @@ class Elastic:
         folder: RunFolder,
         runtime: Runtime,
         followers: dict[str, Follower],
-        say: Callable[..., None],
-        post: Callable[[Heard], None],
+        notify: Callable[..., None],
+        post: Callable[[FollowEvent], None],
     ) -> None:
         self._gang, self._record, self._folder, self._runtime = gang, record, folder, runtime
         self.plan, self._planning = plan, threading.Lock()
-        self._followers, self._say, self._post = followers, say, post
+        self._followers, self._notify, self._post = followers, notify, post
         self._attempts = dict.fromkeys(gang.nodes, record.attempt)
         self._cancel, self._clock = Cancel(), runtime.clock
-        self._threads: list[threading.Thread] = []
+        self._returns: list[Future[None]] = []
 
     def watch(self) -> run.Verdict | None:
         """Several times a second. Returns a reason to stop all nodes, or None."""
@@ -80,11 +83,9 @@ class Elastic:
         left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
         rest = "its part is started again when it answers" if self.plan else "whoever launched the run takes it back"
         text = f"{host} is out: the run goes on with {left} of {of} nodes; {rest}"
-        self._say("warning", text, Away(left=left), host)
+        self._notify("warning", text, Away(left=left), host)
         if self.plan is not None:
-            thread = threading.Thread(target=self._return, args=(self._record.node(host).host,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._returns.append(unattended(f"return of {host}", partial(self._return, self._record.node(host).host)))
 
     # -- a host that is to come back, in a thread of its own -----------------------------------------------
     def _return(self, host: Host) -> None:
@@ -104,17 +105,17 @@ class Elastic:
                 if answers and error.message != reported:
                     reported = error.message
                     text = Reason("{hosts}", hosts=host.name) + f" is not taken back: {error.message}"
-                    self._say("warning", text, Away(), host.name, error.hint)
+                    self._notify("warning", text, Away(), host.name, error.hint)
             else:
-                self._post(Heard(host.name, "back", waiting, self._clock.time()))
+                self._post(FollowEvent(host.name, "back", waiting, self._clock.time()))
                 return
 
     def _start(self, host: Host, session: Session) -> Program:
         """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
         last = self._attempts[host.name]
-        ready: run.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
+        ready: run_specs.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
         with Program(session, "run.ready", ready) as pause:
-            answer = first_word(pause, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
+            answer = first_message(pause, run.Ready, timeout=2 * START_SECONDS, cancel=self._cancel)
             nothing_left(answer, host)
             if answer["forbidden"]:
                 raise Interrupted("stopped meanwhile")
@@ -135,11 +136,10 @@ class Elastic:
         record = self._record.but(attempt=last + 1)
         spec = supervise_spec(self.plan, self.plan.node(host.name), record)
         program = Program(session, START, spec)
-        started = last_word(program, run.Started | run.NotStarted, timeout=START_SECONDS)
-        if started["event"] == "failed":
-            raise HostFailed(Reason.of_node(started["message"]), host=host.name, hint=started["hint"])
+        if started(program)["event"] != "started":
+            raise HostFailed("runs that are there hold what it needs", host=host.name)
         if self._cancel.is_set():
-            stop: run.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
+            stop: run_specs.StopSpec = {"run": self._record.run_id, "grace": 0.0, "reason": "the run is over"}
             call(session, "run.stop", stop, run.Stopped, timeout=STOP_SECONDS)
             raise Interrupted("the run is over")
         return program
@@ -148,8 +148,8 @@ class Elastic:
         """Does what the start did for the others: sends the code, and checks that the host is fit."""
         assert self.plan is not None
         world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
-        if alone.request.sync:
-            sync_code(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
+        if alone.request.delivers:
+            deliver(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
         met = Cancel()
         met.set()  # the others do not wait at the port any more, they use it
         spec = spec_for(self.plan, host, (world.master_addr, world.master_port), secrets.token_hex(16))
@@ -164,9 +164,9 @@ class Elastic:
 
     def _fetch(self, host: Host, attempt: int) -> None:
         """The rest of what it wrote before it went."""
-        spec: run.FollowSpec = {"run": self._record.run_id, "offsets": {}, "attempt": attempt, "once": True}
+        spec: run_specs.FollowSpec = {"run": self._record.run_id, "offsets": {}, "attempt": attempt, "once": True}
         timeout, emit = self._record.node_timeout, self._runtime.emit
-        how = Following(spec, self._runtime.transport, emit=emit, node_timeout=timeout, clock=self._clock)
+        how = FollowOptions(spec, self._runtime.transport, emit=emit, node_timeout=timeout, clock=self._clock)
         fetch([host], self._folder, how, lambda _: self._cancel.is_set())
 
     def back(self, host: str, follower: Follower) -> None:
@@ -176,10 +176,9 @@ class Elastic:
         follower.start()
         of = len(self._gang.nodes)
         text = f"{host} is back: the run goes on with {of - len(self._gang.away)} of {of} nodes"
-        self._say("info", text, Back(attempt=self._attempts[host]), host)
+        self._notify("info", text, Back(attempt=self._attempts[host]), host)
 
     def close(self) -> None:
         """No host is taken back any more."""
         self._cancel.set()
-        for thread in self._threads:
-            thread.join(START_SECONDS + STOP_SECONDS)
+        wait(self._returns, START_SECONDS + STOP_SECONDS)

@@ -8,20 +8,17 @@ from contextlib import closing
 from dataclasses import replace
 
 from fleet.answers.event import RunEvent
-from fleet.answers.run_events import (
-    Advised,
-    Gap,
-    Incomplete,
-    Superseded,
-)
+from fleet.answers.run_events import Advised, Gap, Incomplete, Superseded
+from fleet.answers.runs import RunSummary
 from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import RankEnd
 from fleet.ops.run.end.failure import why_of
-from fleet.ops.run.end.summary import decide, drafted, left_alone, summarise, tails
-from fleet.ops.run.follow.follow import Follower, Following, Heard, Over
+from fleet.ops.run.end.summary import Written, decide, left_alone, summarise
+from fleet.ops.run.follow.follow import FollowEnd, Follower, FollowEvent, FollowOptions
 from fleet.ops.run.follow.remarks import REMARKS, of_connection, of_host, of_lost, of_rank, of_status
+from fleet.ops.run.follow.samples import Samples
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.follow.stopping import LEAVE, Stopping
 from fleet.ops.run.kept.folder import RunFolder
@@ -32,7 +29,8 @@ from fleet.ops.run.plan.origin import age
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.start import agree
 from fleet.ops.sessions import Sessions
-from fleet.protocol.messages.run import FollowSpec, News, RankEnded, RunState, Verdict
+from fleet.protocol.messages.run import News, RankEnded, RunState, Verdict
+from fleet.protocol.messages.run_specs import FollowSpec
 from fleet.protocol.state import FINAL
 from fleet.rules.advice import Advice
 from fleet.rules.units import size_text
@@ -63,10 +61,11 @@ class Run:
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
-        self._heard: queue.Queue[Heard | None] = queue.Queue()
-        self._undo = [latch.on_set(lambda: self._heard.put(None)) for latch in (runtime.cancel, runtime.detach)]
+        self._events: queue.Queue[FollowEvent | None] = queue.Queue()
+        self._undo = [latch.on_set(lambda: self._events.put(None)) for latch in (runtime.cancel, runtime.detach)]
         self.gang.verdict = record.verdict
-        if known := record.verdict or record.end:  # what its ranks did is the answer, in whatever order it is received
+        # what its ranks did is the answer, in whatever order it is received
+        if known := record.verdict or record.stop_reason:
             self.gang.stop(known, self._clock.time())
         self.gang.unknown = set(record.unknown)
         for name in record.unknown:
@@ -75,11 +74,11 @@ class Run:
         self._followers = {host.name: self._follower(host, waiting.get(host.name)) for host in hosts}
         self._elastic = None
         if isinstance(self.gang, ElasticGang):
-            shared = self._followers, self.say, self._heard.put
+            shared = self._followers, self.notify, self._events.put
             self._elastic = Elastic(self.gang, record, plan, folder, runtime, *shared)
-        self._handlers: dict[str, Callable[[Heard], None]] = {
+        self._handlers: dict[str, Callable[[FollowEvent], None]] = {
             "message": self._on_message,
-            **dict.fromkeys(REMARKS, self._on_remark),
+            **dict.fromkeys(REMARKS, lambda received: self.notify(*of_connection(received, folder.path))),
             "advice": self._on_advice,
             "over": self._on_over,
             "back": self._on_back,
@@ -87,9 +86,10 @@ class Run:
         }
         self._advised: set[Advice] = set()
         watched = record if self.leads else record.but(stall_timeout=None)  # who looks on ends nothing
-        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.say, self._clock)
+        self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.notify, self._clock)
+        self._samples = Samples(record, self.gang, self.notify, self._clock)
         spares = plan.spares if plan is not None else ()
-        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.say, spares, self.leads)
+        self._stopping = Stopping(record, self.gang, self._followers, runtime, self.notify, spares, self.leads)
         self._before = age(folder, record.about["started"])
         self._began, self._since = self._clock.time(), self._clock.monotonic()
 
@@ -102,10 +102,10 @@ class Run:
             "term": record.term * self.leads,
             "waits": not self.leads,
         }
-        how = Following(
+        how = FollowOptions(
             spec,
             self.runtime.transport,
-            self._heard.put,
+            self._events.put,
             self.runtime.emit,
             record.node_timeout,
             lease=record.lease,
@@ -132,15 +132,16 @@ class Run:
             if self.runtime.detach.is_set() or self._superseded and self.runtime.cancel.is_set():
                 return left_alone(self.record, self.leads)
             try:
-                received = self._heard.get(timeout=TICK)
+                received = self._events.get(timeout=TICK)
             except queue.Empty:
                 received = None
             if received is not None:
-                self._handlers[received.what](received)
+                self._handlers[received.kind](received)
             self._stopping.watch_silence()
             if self._elastic is not None:
                 self._stopping.stop_if(self._elastic.watch())
             self._watch_stalls()
+            self._samples.look()
             self._stopping.watch()
             self.folder.sign()
             if self.runtime.cancel.count >= LEAVE:
@@ -150,23 +151,26 @@ class Run:
             undo()
         if self._elastic is not None:
             self._elastic.close()
+        self._stopping.learn_why()
         left = [*self._stopping.clean_up(), *sorted(self.gang.unknown)]
         self.incomplete += [host for host in left if host not in self.incomplete]
         return self.report(self.gang.verdict or decide(self.record, self.gang, self.logs))
 
     def report(self, verdict: Verdict | None) -> Report:
-        return summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds(), verdict)
+        report = summarise(self.record, self.gang, self.logs, self.incomplete, self._seconds(), verdict)
+        used, slow = self._samples.used() or None, self._samples.slow()
+        return replace(report, answer=replace(report.read(RunSummary), used=used, slow=slow))
 
     def may_decide(self, report: Report) -> bool:
         """Returns whether no other attempt may follow, begun by who leads the run."""
-        draft = drafted(report)
+        draft = report.read(RunSummary).end
         well = draft is not None and draft["first"] is None
         return well or self.leads or not self.record.restartable or self.gang.verdict is not None
 
     def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
         """Sends all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
         last. nodes: of all attempts."""
-        verdict = drafted(report)
+        verdict = report.read(RunSummary).end
         if verdict is not None and self.record.verdict is None:
             away = {*self.gang.unknown, *self.gang.absent, *(host.name for host in self._stopping.left)}
             there = tuple(host for name, host in nodes.items() if name not in away)
@@ -213,19 +217,19 @@ class Run:
             follower.drop()
 
     # -- what is received ------------------------------------------------------------------------------------
-    def say(
+    def notify(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> None:
         """One event: a line of events.jsonl, and a Notice for the onlookers."""
         self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
-    def _on_message(self, received: Heard) -> None:
+    def _on_message(self, received: FollowEvent) -> None:
         message: News = received.data
         if message["event"] == "superseded":
             if self.leads:
                 self.leads, self._superseded = False, True
                 self._stopping.leads = False
-                self.say("warning", "another process leads this run now; this one only looks on", Superseded())
+                self.notify("warning", "another process leads this run now; this one only looks on", Superseded())
             return
         reason = self.gang.heard(received.host, message, received.time)
         if message["event"] == "rank":
@@ -237,52 +241,47 @@ class Run:
 
     def _on_status(self, host: str, message: RunState) -> None:
         if message.get("state") != "running" or message.get("builds") or message.get("disk_full") is not None:
-            self.say(*of_status(host, message))
+            self.notify(*of_status(host, message))
 
     def _on_rank(self, host: str, message: RankEnded, reason: Verdict | None) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
-        self.say(*of_rank(end, "error" if reason else "info"))
-        text = tails(self.gang, self.logs)(host, end.rank) if reason else ""
+        self.notify(*of_rank(end, "error" if reason else "info"))
+        text = Written(self.gang, self.logs).tail(host, end.rank) if reason else ""
         self._stopping.stop_if(self._stalls.held(reason, text))
         if lost := sum(message.get("lost", ())):
-            self.say(*of_lost(end, lost))
+            self.notify(*of_lost(end, lost))
         self._stalls.rank_ended(end)
         if self.gang.all_well:
             for follower in self._followers.values():
                 follower.send(OVER)
 
-    def _on_remark(self, received: Heard) -> None:
-        self.say(*of_connection(received, self.folder.path))
-
-    def _on_advice(self, received: Heard) -> None:
+    def _on_advice(self, received: FollowEvent) -> None:
         advice: Advice = received.data
         if advice not in self._advised:
             self._advised.add(advice)
             text, remedy = f"{received.host}: {advice.message}", advice.remedy
-            self.say("warning", text, Advised(id=advice.id, remedy=remedy), received.host, remedy)
+            self.notify("warning", text, Advised(id=advice.id, remedy=remedy), received.host, remedy)
 
-    def _on_broken(self, received: Heard) -> None:
+    def _on_broken(self, received: FollowEvent) -> None:
         if self.gang.nodes[received.host].lost is None:
             self._stopping.lose(received.host, received.time, received.data)
 
-    def _on_over(self, received: Heard) -> None:
+    def _on_over(self, received: FollowEvent) -> None:
         node = self.gang.nodes[received.host]
         node.ended = True
-        over: Over = received.data
+        over: FollowEnd = received.data
         if (over.gaps or not over.complete) and received.host not in self.gang.absent:
             self.incomplete.append(received.host)
         for name, missing in over.gaps.items():
-            what = of_host(
-                received.host, f": {size_text(missing)} of {name} are not here: it keeps no more than --max-log"
-            )
-            hint = f"who led the run has them, as a rule {self.record.about['owner']}"
-            self.say("warning", what, Gap(file=name, bytes=missing), received.host, hint)
+            text = f": {size_text(missing)} of {name} are not here: it keeps no more than --max-log"
+            owner = f"who led the run has them, as a rule {self.record.about['owner']}"
+            self.notify("warning", of_host(received.host, text), Gap(file=name, bytes=missing), received.host, owner)
         if not over.complete and node.lost is None:
-            hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest"
-            lacks = of_host(received.host, ": its logs are not complete here")
-            self.say("error", lacks, Incomplete(), received.host, hint)
+            text = ": its logs are not complete here"
+            hint = f"the node has them all: 'fleet attach {self.record.run_id}' brings the rest" * over.is_there or None
+            self.notify("error", of_host(received.host, text), Incomplete(), received.host, hint)
 
-    def _on_back(self, received: Heard) -> None:
+    def _on_back(self, received: FollowEvent) -> None:
         assert self._elastic is not None
         host = self.record.node(received.host).host
         self.logs[host.name] = self.folder.node(host.name)
@@ -293,8 +292,6 @@ class Run:
 
     def _watch_stalls(self) -> None:
         live = [self._followers[host] for host, node in self.gang.nodes.items() if not node.ended]
-        reason = self._stalls.look(
-            max((follower.spoke for follower in self._followers.values()), default=0.0),
-            blind=any(follower.silent_since is not None or follower.logs.blocked for follower in live),
-        )
-        self._stopping.stop_if(reason)
+        last = max((follower.last_output_at for follower in self._followers.values()), default=0.0)
+        blind = any(follower.silent_since is not None or follower.logs.blocked for follower in live)
+        self._stopping.stop_if(self._stalls.look(last, blind=blind))

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import replace
 
 from fleet import fanout, own
-from fleet.answers.run_events import NodeStarted, Planned, Running, Version
-from fleet.errors import FleetError
+from fleet.answers.run_start_events import NodeStarted, Planned, Running, Version
+from fleet.errors import FleetError, Occupied, UsageError
 from fleet.events import Event, Notice
 from fleet.model import Report
+from fleet.ops.run.end.summary import not_started
+from fleet.ops.run.kept.documents import SUMMARY
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
-from fleet.ops.run.plan.origin import Origin
-from fleet.ops.run.plan.plan import Plan
+from fleet.ops.run.kept.job import has_ended, submitted
+from fleet.ops.run.plan.findings import kept_too
+from fleet.ops.run.plan.origin import SECONDS, write_origin
+from fleet.ops.run.plan.plan import Plan, id_of
 from fleet.ops.run.start.spares import preflight_all, record_left_out, with_enough
 from fleet.ops.run.start.start import start_all, step
-from fleet.ops.run.start.sync import sync_code
+from fleet.ops.run.start.sync import deliver
+from fleet.ops.run.start.waiting import Turn
 from fleet.ops.sessions import Sessions
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
@@ -38,8 +46,20 @@ def run(draft: Plan, runtime: Runtime) -> Report:
                 faults.append(error)
                 runtime.cancel.set()
 
+    guarded, name = replace(runtime, emit=emit), draft.request.name
     try:
-        return _run(draft, replace(runtime, emit=emit))
+        if name and not draft.run_id.startswith(f"{name}-"):
+            text = f"the run's name is {draft.run_id.rsplit('-', 3)[0]}, not {name!r}"
+            guarded.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))
+        with ExitStack() as line:
+            turn = Turn(draft, guarded, line) if draft.request.wait else None
+            while True:
+                try:
+                    return _run(draft, guarded, turn, line)
+                except Occupied as error:  # by a run that began meanwhile, from another machine
+                    assert turn is not None
+                    turn.forestalled = error
+                    draft = replace(draft, run_id=id_of(draft.request))
     finally:
         if faults:
             raise faults[0]
@@ -48,66 +68,98 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 def claim(plan: Plan) -> RunFolder:
     """Claims the folder of a run that a queue was given: what it holds stays."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
-    if not folder.held and not folder.hold(HANDOVER_SECONDS):
-        raise led_already(folder)
+    if not folder.held:
+        if not folder.hold(HANDOVER_SECONDS):
+            raise led_already(folder)
+        if has_ended(folder.path):  # a queue began the job again, while the process before this one led the run
+            folder.release()
+            raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}")
     folder.begin(plan.attempt)
-    folder.remove_summary()
+    (folder.path / SUMMARY).unlink(missing_ok=True)  # another attempt follows, or may follow
     return folder
 
 
-def _run(draft: Plan, runtime: Runtime) -> Report:
+def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> Report:
+    """Raises Occupied where another run has hosts as it starts, and the request is to wait. Nothing is left of it then,
+    but for the folder of one that may run on a host."""
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
-    inventory, name = draft.inventory, draft.request.name
-    if name and not run_id.startswith(f"{name}-"):
-        text = f"the run's name is {run_id.rsplit('-', 3)[0]}, not {name!r}"
-        runtime.emit(Notice("warning", text, hint="a name has 48 characters at most, of A-Z a-z 0-9 . _ -"))
+    inventory = draft.inventory
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     own.own_folder(runs_dir, OPTION)  # before anything is sent
-    if draft.request.sync:
-        with step(runtime, "sync", hosts, out):
-            draft, _, unsynced = with_enough(draft, runtime, lambda plan: sync_code(plan, runtime))
-            out.update(unsynced)
-    sessions, folder, origin = Sessions(runtime), None, None
-    try:
+    found = list[Notice]()
+    sessions = Sessions(replace(runtime, emit=kept_too(found.append, runtime.emit)))
+
+    def prepare(plan: Plan) -> Plan:
+        out.clear()
+        found.clear()
+        if plan.request.delivers:
+            with step(runtime, "sync", hosts, out):
+                plan, _, unsynced = with_enough(plan, runtime, lambda each: deliver(each, runtime))
+                out.update(unsynced)
         with step(runtime, "preflight", hosts, out):
-            plan, unfit = preflight_all(draft, sessions)
+            try:
+                plan, unfit = preflight_all(plan, sessions)
+            except FleetError:
+                sessions.close()  # a launch that waits begins with new ones: these may be dead by then
+                raise
             out.update(unfit)
+        return plan
+
+    with ExitStack() as at_end:
+        dropped = at_end.enter_context(ExitStack())
+        at_end.callback(sessions.close)
+        plan = turn.come(draft, prepare) if turn else prepare(draft)
         folder = RunFolder.create(runs_dir, run_id) if draft.request.claims is None else claim(draft)
+        at_end.callback(folder.release)
         folder.lead(draft.request.lease)
         folder.event(Version())
+        for notice in found:
+            folder.keep(notice)
         for name, why in out.items():
             record_left_out(folder, name, why)
         record = plan.record(time.time())
-        origin = Origin(plan, record, folder, runtime, inventory)
-        event = Planned(lease=record.lease, more=plan.told())
+        at_end.callback(wait, [write_origin(plan, record, folder, runtime, inventory)], SECONDS + 1)
+        at_end.callback(sessions.close)
+        event = Planned(lease=record.lease, more=plan.masked())
         runtime.emit(folder.notice("info", f"ranks meet at {plan.world.master}", event))
         try:
             with step(runtime, "start", len(plan.hosts)):
                 started = start_all(plan, record, sessions)
+        except Occupied as error:
+            if error.may_run:
+                from fleet.ops.run.launch.attempts import conclude
+
+                report = not_started(error, run_id, record.logs, record.world_size, record.hosts)
+                conclude(report, record, [], folder, runtime, None)
+            else:
+                dropped.callback(shutil.rmtree, folder.path, ignore_errors=True)
+            raise
         except FleetError as error:
             from fleet.ops.run.launch.attempts import begin_with_spares
 
             sessions.close()
+            plan = replace(plan, request=replace(plan.request, wait=False))  # it waits no more once it has begun
             plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
         else:
             for host, answer in started.items():
                 folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"]), host=host)
             waiting = sessions.take_all(host.name for host in plan.hosts)
-        folder.be_latest()
+        line.close()
+        if plan.request.claims is None or submitted(folder.path) is None:  # else it was, when it was requested
+            folder.be_latest()
         logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
-        running = Running(world_size=plan.world.size, first_ranks=record.first_ranks, logs=str(logs))
+        running = Running(
+            world_size=plan.world.size,
+            first_ranks=record.first_ranks,
+            logs=str(logs),
+            attempt=record.attempt or None,
+        )
         runtime.emit(folder.notice("info", f"run {run_id}: {size}, logs in {logs}", running))
         from fleet.ops.run.launch.attempts import follow_run  # long, and ranks begin meanwhile
-        from fleet.ops.run.launch.course import Course
+        from fleet.ops.run.launch.begin import Course
 
         if plan.request.detach:
             runtime.detach.set()
         return follow_run(record, folder, waiting, runtime, Course(plan))
-    finally:
-        sessions.close()
-        if origin is not None:
-            origin.wait()
-        if folder is not None:
-            folder.release()

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from fleet.answers.run_events import Found, Unreachable
+from fleet.answers.run_start_events import Found, Unreachable
 from fleet.codec import plain
-from fleet.delivery.left_out import missed, why_not_sent
+from fleet.delivery.ignore import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
-from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, PreflightError
-from fleet.events import Emit, Notice
+from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, Occupied, PreflightError
+from fleet.events import Emit, Event, Notice
 from fleet.model import Job
 from fleet.ops.run.plan.here import Here, names_of
 from fleet.ops.run.plan.placement import NodePlan
 from fleet.ops.run.plan.plan import Plan
 from fleet.protocol.messages.run import LiveRun
-from fleet.rules.judge import in_full, judge, told
+from fleet.protocol.state import meet
+from fleet.rules.judge import by_cause_and_severity, ignored, in_full, judge, silenced
 from fleet.rules.neighbours import LIVE
-from fleet.rules.rule import Finding, Part, Want
+from fleet.rules.rule import Finding, Part, View, Want
 from fleet.rules.units import counted
 from fleet.rules.view import view
 
@@ -37,14 +38,25 @@ NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing"
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
     """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
     not meet has no meaning."""
-    nodes = {node.host.name: node for node in plan.nodes}
-    here = Here(plan)
-    found = judge({name: view(facts[name], want(plan, nodes[name], complete, here)) for name in nodes if name in facts})
     return [
         replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each
-        for each in found
+        for each in judge(_views(plan, facts, complete))
         if each.severity != "info"
     ]
+
+
+def _views(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool) -> dict[str, View]:
+    here = Here(plan)
+    known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
+    return {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
+
+
+def show_silenced(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool, emit: Emit) -> None:
+    """Reports in one line what the inventory has hosts ignore."""
+    quiet = [each for each in silenced(_views(plan, facts, complete)) if each.severity != "info"]
+    if quiet:
+        ids = ", ".join(dict.fromkeys(finding.id for finding in quiet))
+        emit(Notice("warning", f"silenced: {counted(len(quiet), 'finding')} ({ids})", None, "'fleet check' says more"))
 
 
 def _script_hint(plan: Plan) -> str | None:
@@ -62,10 +74,10 @@ def _script_hint(plan: Plan) -> str | None:
         return "that is a path of this machine" + f"; name it from {here} on: {below}" * (below[:3] != "../")
     if found or _on_path(plan.job):
         return None
-    folder, beside = os.path.dirname(names[0]), list[str]()
+    folder, siblings = os.path.dirname(names[0]), list[str]()
     with suppress(OSError):
-        beside = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
-    near = get_close_matches(names[0], beside, n=1)
+        siblings = [os.path.join(folder, name) for name in sorted(os.listdir(here / folder))]
+    near = get_close_matches(names[0], siblings, n=1)
     nowhere = f"it is not below {here} either" if names == [script] else None
     return f"it is not here either, did you mean {near[0]}?" if near else nowhere
 
@@ -75,10 +87,10 @@ def _on_path(job: Job) -> bool:
     return "/" not in job.script and engine(job.engine).kind(job) == "program"
 
 
-def unsent(plan: Plan, words: Iterable[str]) -> Iterator[tuple[str, str]]:
+def unsent(plan: Plan, tokens: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yields those arguments that name files of the folder in which this is started, and why syncs exclude them."""
     here = Path(plan.request.cwd).absolute()
-    for arg in dict.fromkeys(words):
+    for arg in dict.fromkeys(tokens):
         name = os.path.relpath(here / arg.rpartition("=")[2], here)
         if not name.startswith("../") and (why := why_not_sent(here, name)) is not None:
             yield name, str(why)
@@ -112,31 +124,70 @@ def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
         here=None if plan.request.as_there else here.script,
         ours=here.is_ours,
     )
-    return Want(host.name, host.slots if by_slots else None, host.devices, chosen.needs(job), DEADLINE_SECONDS, part)
+    return Want(
+        host.name,
+        host.slots if by_slots else None,
+        host.devices,
+        chosen.needs(job),
+        DEADLINE_SECONDS,
+        part,
+        ignored(host),
+    )
 
 
-def beside(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
+def of_live_runs(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
     """The same of live runs alone. runs: host name -> those there."""
     found = findings(plan, {name: {"runs": there} for name, there in runs.items()}, complete=False)
     return [finding for finding in found if finding.id == LIVE]
+
+
+def in_the_way(plan: Plan, runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> frozenset[tuple[str, str]]:
+    """Returns (host, run) of each live run that has something of what the plan wants there. runs: by host name."""
+    devices = {host.name: host.devices for host in (*plan.hosts, *plan.spares)}
+    them = ((name, run) for name, there in runs.items() for run in there)
+    return frozenset((name, run["run"]) for name, run in them if meet(devices.get(name), run["devices"]))
 
 
 def _event(of: Finding) -> Found:
     return Found(id=of.id, severity=of.severity, hosts=of.hosts, message=of.message, hint=of.remedy)
 
 
-def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], emit: Emit) -> None:
-    """Report everything that was found; raise when anything of it forbids the start."""
+def kept_too(keep: Callable[[Notice], object], emit: Emit) -> Emit:
+    """Returns an emit that also gives `keep` what preflight finds."""
+
+    def both(event: Event) -> None:
+        if isinstance(event, Notice) and event.has(Found):
+            keep(event)
+        emit(event)
+
+    return both
+
+
+def refuse(
+    plan: Plan,
+    found: list[Finding],
+    errors: Mapping[str, FleetError],
+    emit: Emit,
+    taken: Collection[str] = (LIVE,),
+    held: frozenset[tuple[str, str]] = frozenset(),
+) -> None:
+    """Report everything that was found; raise when anything of it forbids the start. taken: the rules that find what
+    live runs have; held: (host, run) of each of these. Raises Occupied, and reports nothing, where that alone forbids
+    it and the request is to wait."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     full = in_full(found)
-    causes = told(full)
+    causes = by_cause_and_severity(full)
     fatal = sum(severity == "error" for severity, _ in causes) if plan.request.preflight else 0
     wrong: dict[str, FleetError | None] = dict.fromkeys(host.name for host in plan.hosts)
     for finding in found if fatal else ():
         for name in finding.hosts if finding.severity == "error" else ():
             wrong[name] = wrong[name] or PreflightError(finding.message, hint=finding.remedy, host=name)
     wrong.update(errors)
+    if plan.request.wait and fatal and not errors and all(f.id in taken for f in found if f.severity == "error"):
+        occupied = Occupied("; ".join(cause.message for severity, cause in causes if severity == "error"))
+        occupied.hosts, occupied.held = wrong, held
+        raise occupied
     for severity, cause in causes:
         level = severity if plan.request.preflight else "warning"
         emit(Notice(level, cause.message, None, cause.hint, tuple(map(_event, cause.whose))))
@@ -146,7 +197,7 @@ def refuse(plan: Plan, found: list[Finding], errors: Mapping[str, FleetError], e
         emit(Notice("warning", what, None, hint, tuple(map(_event, rest))))
     if errors:
         ordered = dict(sorted(errors.items(), key=lambda it: it[1].exit_code == EXIT_PREFLIGHT))
-        raise as_one(ordered, emit, Unreachable, "; nothing was started anywhere", wrong)
+        raise as_one(ordered, emit, Unreachable, "; nothing was started anywhere").but(hosts=wrong)
     if fatal:
         refusal = PreflightError(
             f"preflight refused, {counted(fatal, 'finding')}; nothing was started anywhere",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,11 @@ class Here:
     def standing(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
         """Returns whether all nodes run what lies here, None where that is not known; and lines on nodes that run an
         older state of it. facts: host -> facts, as preflight has them."""
-        known: dict[str, tuple[bool, Delivered | None, int]] = {}
+        last_of = cache(self._last)
         same, remarks = set[bool | None](), list[tuple[str, str]]()
         for host, code in ((host, each.get("code") or {}) for host, each in facts.items()):
             name = (code.get("source") or {}).get("id")
-            if name and name not in known:
-                known[name] = self._last(name)
-            ours, last, changed = known[name] if name else (True, None, 0)
+            ours, last, changed = last_of(name) if name else (True, None, 0)
             if last is None or code.get("changed") is None:
                 same.add(None if ours else False)
             elif code.get("manifest") != last.digest:

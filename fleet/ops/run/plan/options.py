@@ -1,9 +1,10 @@
-"""The ids of runs, and the reading of --env and --env-file."""
+"""The ids of runs, and the reading of --env, --env-file and --each."""
 
 from __future__ import annotations
 
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -11,10 +12,13 @@ from pathlib import Path, PurePosixPath
 from fleet.engines.env_file import read_env_file
 from fleet.engines.slips import starts_another
 from fleet.errors import UsageError
+from fleet.inventory.secret import secret_in
 from fleet.protocol.state import LONGEST_NAME
 from fleet.requests.variables import check_variable
 
 SCRIPTS = (".py", ".sh", ".bash")
+# a line up to its comment: a hash begins one where it begins a token
+_BEFORE_COMMENT = re.compile(r"""(?:[^'"\\#]|(?<=\S)#|\\.#*|'[^']*'|"(?:[^"\\]|\\.)*")*""")
 
 
 def name_of(script: str, args: Sequence[str]) -> str:
@@ -27,9 +31,14 @@ def name_of(script: str, args: Sequence[str]) -> str:
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
     """`<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, only characters that are safe in any file name."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name or PurePosixPath(script).stem).strip("-.")[:LONGEST_NAME] or "run"
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{stem}-{stamp}-{token or secrets.token_hex(2)}"
+    return f"{stem_of(name or PurePosixPath(script).stem)}-{stamp}-{token or secrets.token_hex(2)}"
+
+
+def stem_of(name: str, longest: int = LONGEST_NAME) -> str:
+    """Returns what the id of a run begins with: the characters of its name that an id may have, `run` of a name that
+    has none."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:longest] or "run"
 
 
 def read_env(
@@ -59,3 +68,33 @@ def read_env(
         expanded[name] = value
         values.pop(name, None)
     return values, expanded
+
+
+def read_lines(file: Path, script: str | None) -> list[list[str]]:
+    """Returns the arguments that each line of a file has, as a shell reads them. Empty lines and comments have none."""
+    if script is None:
+        raise UsageError(f"--each {file}: its lines are arguments of a script", hint="name SCRIPT, after the options")
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--each {file}: it cannot be read: {error}", hint="a line has the arguments of one run"
+        ) from None
+    found = list[list[str]]()
+    for number, line in enumerate(lines, 1):
+        try:
+            found += [tokens] if (tokens := shlex.split(before := _without_comment(line))) else []
+        except ValueError as error:
+            raise UsageError(f"{file}:{number}: {error}", hint="quote what has a quote in it") from None
+        if shown := secret_in(before):
+            hint = "--env NAME, or --env-file FILE, gives it to the ranks of all lines"
+            raise UsageError(f"{file}:{number}: {shown}: a secret stands in no script", hint=hint)
+    if not found:
+        raise UsageError(f"--each {file}: it has no line", hint="a line has the arguments of one run, as typed")
+    return found
+
+
+def _without_comment(line: str) -> str:
+    """Returns a line without its comment. A hash within a token begins none, as in a shell: `--name exp#3`."""
+    end = len(_BEFORE_COMMENT.match(line)[0])  # type: ignore[index]  # it matches the empty text, too
+    return line[:end] if line[end : end + 1] == "#" else line

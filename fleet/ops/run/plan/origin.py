@@ -1,29 +1,32 @@
 """run.json: what started a run, and all that is needed to start it once more (ops/run/find/again.py reads it).
 
-What a run that repeats another one does not find as it was: the code here, and versions on the nodes."""
+What a run that repeats another one does not find as it was: the code here, and versions on the nodes. How git is run:
+fleet/delivery/git.py."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
-import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from fleet.answers.run_events import Differs
+from fleet.answers.run_start_events import Differs
+from fleet.background import unattended
+from fleet.delivery.git import NoAnswer, ask
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.inventory.secret import kept_of, masked, masked_words
-from fleet.model import Host, Inventory
+from fleet.inventory.secret import kept, kept_of, masked, masked_argv
+from fleet.model import Host, Inventory, grouped
 from fleet.node.base.processes import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere
-from fleet.ops.run.plan.code import SECONDS, look
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.plan import Plan
 from fleet.own import private
@@ -31,6 +34,10 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Transport
 from fleet.version import __version__
 
+SECONDS = 5.0  # for all requests to git
+STATUS_BYTES, DIFF_BYTES = 4 << 20, 4 << 20
+_DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative")
+_CHANGES = ("--ignore-submodules=dirty",)
 DIFF = "code.diff"
 VARIABLES = ("env", "env_expand")
 SHORT = 12  # characters of a commit, of a digest
@@ -50,50 +57,45 @@ def age(folder: RunFolder, started: float) -> float:
     return time.time() - started if started else 0.0
 
 
-class Origin:
-    """Writes it at once, and once more with what git reports, which runs while the nodes start. Emits what is not as
-    it was in the run that this one repeats."""
+def write_origin(
+    plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
+) -> Future[None]:
+    """Writes it at once, and in the background, which is returned, once more with what git reports: that runs while
+    the nodes start, and git has its own deadline. It emits what is not as it was in the run that this one repeats.
+    inventory: before hosts were replaced by spares."""
+    written = document(plan, record, runtime.transport, inventory)
+    repeats = plan.request.repeats
+    before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
+    folder.write_json(RUN, sealed(written, plan.run_id))
 
-    def __init__(
-        self, plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
-    ) -> None:
-        self._plan = plan
-        self._document = document(plan, record, runtime.transport, inventory)
-        self._folder, self._runtime = folder, runtime
-        repeats = plan.request.repeats
-        self._before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
-        folder.write_json(RUN, sealed(self._document, plan.run_id))
-        self._thread = threading.Thread(target=self._add_code, name="fleet-code", daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Until all of it is written; git has its own deadline."""
-        self._thread.join(SECONDS + 1)
-
-    def _add_code(self) -> None:
-        code, diff = look(self._document["fleet"]["folder"])
-        ran = self._plan.request.sync or Here(self._plan).standing(self._document["facts"])[0]
+    def add_code() -> None:
+        code, diff = git_facts(written["fleet"]["folder"])
+        ran = plan.request.sync or Here(plan).standing(written["facts"])[0]
         diff = b"" if ran is False else diff
-        self._document["code"] = recorded = {**code, "diff": DIFF if diff else None, "ran": ran}
+        written["code"] = {**code, "diff": DIFF if diff else None, "ran": ran}
         try:
             if diff:
-                with open(self._folder.path / DIFF, "wb", opener=private) as file:
+                with open(folder.path / DIFF, "wb", opener=private) as file:
                     file.write(diff)
-            self._folder.amend(RUN, code=recorded)  # the run may have been started again meanwhile
+            folder.amend(RUN, code=written["code"])  # the run may have been started again meanwhile
         except (OSError, FleetError) as error:
-            self._runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
-        for text, hint in differences(self._before, self._document):
-            event = Differs(run=self._document["repeats"], hint=hint)
-            self._runtime.emit(self._folder.notice("warning", text, event, None, hint))
+            runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
+        for text, hint in differences(before, written):
+            event = Differs(run=written["repeats"], hint=hint)
+            runtime.emit(folder.notice("warning", text, event, None, hint))
+
+    return unattended("fleet-code", add_code)
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
-    """Returns the document of a run. Of variables that may be secret it has the names only, with null. inventory:
-    before hosts were replaced by spares."""
-    request = plan.asked or plan.request
+    """Returns the document of a run. Of variables that may be secret it has the names only, with null. inventory: see
+    write_origin()."""
+    request = plan.requested or plan.request
     launch = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
+    if request.notify is not None:
+        launch["notify"] = kept("notify", request.notify)
     return {
-        **plan.told(),
+        **plan.masked(),
         "started": record.about["started"],
         "boot": since_boot(),
         "owner": record.about["owner"],
@@ -101,7 +103,7 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
         "fleet": {
             "version": __version__,
             "python": platform.python_version(),
-            "argv": masked_words(masked(plan.typed)),
+            "argv": masked_argv(masked(plan.typed)),
             "folder": request.cwd,
             "transport": transport.name,
         },
@@ -160,14 +162,14 @@ def _short(commit: str | None) -> str:
 
 def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     then, here = before.get("facts") or {}, now.get("facts") or {}
-    by_text: dict[str, list[str]] = {}
-    for host in here:
-        was, is_ = versions(then.get(host) or {}), versions(here[host] or {})
-        for name in sorted(was | is_) if was else ():
-            if was.get(name) != is_.get(name):
-                text = f"{name} is {is_.get(name) or 'not there'}, and was {was.get(name) or 'not there'}"
-                by_text.setdefault(text, []).append(host)
-    yield from (f"{fold(hosts)}: {text}" for text, hosts in by_text.items())
+    pairs = ((host, versions(then.get(host) or {}), versions(here[host] or {})) for host in here)
+    changed = (
+        (f"{name} is {is_.get(name) or 'not there'}, and was {was.get(name) or 'not there'}", host)
+        for host, was, is_ in pairs
+        for name in (sorted(was | is_) if was else ())
+        if was.get(name) != is_.get(name)
+    )
+    yield from (f"{fold(hosts)}: {text}" for text, hosts in grouped(changed).items())
     old, new = ((each.get("fleet") or {}).get("version") for each in (before, now))
     if old != new:
         yield f"fleet is {new}, and was {old}"
@@ -180,3 +182,34 @@ def versions(facts: Mapping[str, Any]) -> dict[str, str]:
     found["script, by its sha256,"] = ((facts.get("script") or {}).get("sha256") or "")[:SHORT]
     found |= {name: facts.get(name) for name in ("driver", "cuda_toolkit", "nccl_library")}
     return {name: str(version) for name, version in found.items() if version}
+
+
+def git_facts(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
+    """Returns what git reports of it, and the diff against its commit: b"" where there is none, or too much of it.
+
+    folder: where git ran. commit: full, None where there is none. branch: None where none is checked out. dirty:
+    files that git knows have changed. untracked: how many entries it does not know. sha256: of the diff. why: what is
+    not known, and for what reason."""
+    names = ("commit", "branch", "dirty", "untracked", "sha256", "why")
+    code, diff, begun = {"folder": folder, **dict.fromkeys(names)}, b"", time.monotonic()
+    try:
+        arguments = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", *_CHANGES)
+        code |= _read(ask(folder, *arguments, seconds=seconds, begun=begun, most=STATUS_BYTES))
+        if code["dirty"] and code["commit"] is not None:
+            diff = ask(folder, *_DIFF, *_CHANGES, "HEAD", seconds=seconds, begun=begun, most=DIFF_BYTES)
+            code["sha256"] = hashlib.sha256(diff).hexdigest()
+    except NoAnswer as why:
+        code["why"] = str(why)
+    return code, diff
+
+
+def _read(status: bytes) -> dict[str, Any]:
+    lines = status.decode("utf-8", "replace").split("\0")
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
+    commit, branch = headers.get("branch.oid"), headers.get("branch.head")
+    return {
+        "commit": None if commit == "(initial)" else commit,
+        "branch": None if branch == "(detached)" else branch,
+        "dirty": any(line[:2] in ("1 ", "2 ", "u ") for line in lines),
+        "untracked": sum(line.startswith("? ") for line in lines),
+    }

@@ -4,8 +4,9 @@ plan of it."""
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +15,18 @@ from fleet.engines.base import Start
 from fleet.errors import UsageError
 from fleet.model import Host, Inventory, Job, Node
 from fleet.ops.plans import around
+from fleet.protocol.state import CALLS
 from fleet.requests.launch import Launch
 
+# variables of torch's flight recorder: how much it holds, and where a dump goes. Each: the torch that it is good for,
+# its name, and the name before. By their headers, 2.8 to 2.10 know the new size, but listen for requests of a dump by
+# the old one alone
+RECORDER = (
+    ((2, 11), "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ((2, 8), "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
+DUMPS, PIPE = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+RECORDED = "2000"  # calls of a rank: torch's own default since it has one
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
 
 
@@ -48,7 +59,7 @@ class NodePlan(Node):
     def argv(self) -> list[str]:
         return [str(arg) for arg in self.start.argv]
 
-    def told(self, argv: Sequence[str]) -> list[str]:
+    def shown(self, argv: Sequence[str]) -> list[str]:
         """Returns what is started there, as text."""
         of_rank = shlex.join(self.start.command)
         return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
@@ -65,6 +76,17 @@ class NodePlan(Node):
         }
 
 
+def recorder(known: Known, given: Collection[str]) -> dict[str, str]:
+    """Returns the variables by which torch's flight recorder writes into the run's folder, to be expanded on the node;
+    nothing where the user set one. The older names do in each version, but for a warning of each rank since 2.8."""
+    if not {DUMPS, PIPE}.union(*(names for _, *names in RECORDER)).isdisjoint(given):
+        return {}
+    found = re.match(r"(\d+)\.(\d+)", str((known.seen.get("torch") or {}).get("version")))
+    torch = (int(found[1]), int(found[2])) if found else (0, 0)
+    size, file = (new if torch >= since else old for since, new, old in RECORDER)
+    return {size: RECORDED, DUMPS: "1", **dict.fromkeys((file, PIPE), f"$FLEET_RUN_DIR/{CALLS}")}
+
+
 def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str, Known]) -> list[Node]:
     hosts = inventory.hosts
     wanted = max(1, request.least or request.most or 1) + request.spares
@@ -72,7 +94,7 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
         flags = [f"--nnodes {request.least or request.most}"] * (request.most is not None)
         flags += [f"--spares {request.spares}"] * (request.spares > 0)
         raise UsageError(f"{' '.join(flags)}: only {len(hosts)} hosts are selected", hint="see 'fleet hosts'")
-    hosts = hosts[: len(hosts) - request.spares if request.most is None else request.most]
+    hosts = hosts[: count_of(inventory, request)]
     if not hosts:
         raise UsageError("no host is selected", hint="see 'fleet hosts'")
     nodes: list[Node] = []
@@ -84,9 +106,9 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
     return nodes
 
 
-def spares_of(inventory: Inventory, request: Launch) -> tuple[Host, ...]:
-    first = len(inventory.hosts) - request.spares if request.most is None else request.most
-    return inventory.hosts[first : first + request.spares]
+def count_of(inventory: Inventory, request: Launch) -> int:
+    """Returns the number of nodes; the hosts after those are spares."""
+    return len(inventory.hosts) - request.spares if request.most is None else request.most
 
 
 def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
@@ -142,7 +164,7 @@ def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
     return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
 
 
-def own_word(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
+def node_rank_marker(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
     """Returns what puts NODE_RANK into a command, where the engines' commands differ in nothing but the node rank."""
     for place, args in enumerate(zip(*argvs, strict=False)):
         stems = {arg.removesuffix(rank) for arg, rank in zip(args, ranks, strict=True)}

@@ -12,7 +12,7 @@ from fleet.engines import DEFAULT, check, engine, suited
 from fleet.engines.base import World
 from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
-from fleet.inventory.secret import masked_words
+from fleet.inventory.secret import masked_argv
 from fleet.model import Host, Inventory, Job, Kind, Node
 from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
@@ -23,15 +23,17 @@ from fleet.ops.run.plan.placement import (
     Known,
     NodePlan,
     candidate_ports,
+    count_of,
     counted_there,
     master_address,
     met_by_name,
+    node_rank_marker,
     nodes_of,
-    own_word,
     ranks_on,
-    spares_of,
+    recorder,
 )
 from fleet.requests.launch import OF_LAUNCHERS, Launch
+from fleet.rules.judge import known_rules
 from fleet.rules.units import counted
 
 # every engine that starts ranks gives them to each, over whatever was there
@@ -45,7 +47,7 @@ COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu":
 class Plan:
     """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
     id's first candidate. spares: hosts that wait to take a lost one's place.
-    absent: nodes that an elastic run begins without, and why. asked: the request before hosts were left out or
+    absent: nodes that an elastic run begins without, and why. requested: the request before hosts were left out or
     replaced. typed: the command line that it comes from."""
 
     inventory: Inventory
@@ -58,7 +60,7 @@ class Plan:
     attempt: int = 0
     spares: tuple[Host, ...] = ()
     absent: Mapping[str, FleetError] = field(default_factory=dict)
-    asked: Launch | None = None
+    requested: Launch | None = None
     typed: tuple[str, ...] = ()
 
     @property
@@ -96,15 +98,16 @@ class Plan:
             **({"unset": [*OF_LAUNCHERS], "keep_env": [*self.request.keep_env]} if self.request.clean_env else {}),
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             **({"guessed": self.guessed} if self.guessed else {}),
+            **({"wheels": self.request.wheels} if self.request.wheels else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
             **({"spares": [host.name for host in self.spares]} if self.spares else {}),
         }
 
-    def told(self) -> dict[str, Any]:
+    def masked(self) -> dict[str, Any]:
         """The same for events and files, without what in the script's arguments looks like a secret."""
         plan = self.describe()
         for node in plan["hosts"].values():
-            node.update({name: masked_words(node[name]) for name in ("argv", "command")})
+            node.update({name: masked_argv(node[name]) for name in ("argv", "command")})
         return plan
 
     def lines(self) -> Iterator[Line]:
@@ -114,6 +117,8 @@ class Plan:
             f"engine {self.job.engine}, master {self.world.master}, logs in {self.request.runs / self.run_id}"
         )
         yield from self.job.notes
+        if self.request.wheels:
+            yield f"wheels: what {self.request.wheels} has would be installed first, where it is not"
         if self.request.clean_env:
             yield f"ranks do not see {', '.join(OF_LAUNCHERS)}" + f", but {', '.join(self.request.keep_env)}" * bool(
                 self.request.keep_env
@@ -126,10 +131,10 @@ class Plan:
             yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
         if self.spares:
             yield f"{fold(host.name for host in self.spares)}: stands by, to take a lost host's place"
-        own = own_word([node.argv for node in self.nodes], [str(node.node_rank) for node in self.nodes])
+        own = node_rank_marker([node.argv for node in self.nodes], [str(node.node_rank) for node in self.nodes])
         yield PerHost(
-            {node.host.name: node.told(node.argv) for node in self.nodes},
-            {node.host.name: node.told(own(node.argv)) for node in self.nodes},
+            {node.host.name: node.shown(node.argv) for node in self.nodes},
+            {node.host.name: node.shown(own(node.argv)) for node in self.nodes},
         )
 
     def record(self, started: float) -> RunRecord:
@@ -166,7 +171,7 @@ class Plan:
             plan(self.inventory, self.job, self.request, self.run_id, facts, master),
             attempt=self.attempt,
             absent=self.absent,
-            asked=self.asked,
+            requested=self.requested,
             typed=self.typed,
         )
 
@@ -247,9 +252,10 @@ def plan(
             raise UsageError(
                 f"--env {name}: engine '{job.engine}' sets it itself", hint=f"use {INSTEAD.get(name, 'another name')}"
             )
+        expand = {**(recorder(known, {*env, *job.env_expand}) if request.flight_recorder else {}), **job.env_expand}
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
-        plans.append(NodePlan(*part, start, env, job.env_expand, request.workdir or host.workdir or request.cwd))
+        plans.append(NodePlan(*part, start, env, expand, request.workdir or host.workdir or request.cwd))
     return Plan(
         inventory=inventory,
         run_id=run_id,
@@ -258,20 +264,29 @@ def plan(
         world=world,
         nodes=tuple(plans),
         facts=facts,
-        spares=spares_of(inventory, request),
-        asked=requested,
+        spares=inventory.hosts[count_of(inventory, request) :][: request.spares],
+        requested=requested,
     )
 
 
 def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) -> Plan:
     """Returns the plan of a new run. typed: the command line that requests it."""
+    known_rules(inventory.hosts)
     here = Path.cwd() if request.folder is None else Path(request.folder).absolute()
-    request = replace(request, folder=str(here))
+    request = replace(request, folder=str(here), wheels=request.wheels and str(here / request.wheels))
+    if request.wheels and not request.claims and not Path(request.wheels).exists():
+        raise UsageError(f"{request.wheels} does not exist", hint="give a folder of wheels, or a requirements file")
     job = job_of(request)
     job = engine(job.engine).prepare(job, here)
+    return replace(
+        plan(inventory, job, request, request.claims or id_of(request)), typed=typed, attempt=request.attempt
+    )
+
+
+def id_of(request: Launch) -> str:
+    """Returns an id for a new run."""
     called = request.script if request.module else None
-    run_id = request.claims or new_run_id(name_of(request.script, request.args), request.name or called)
-    return replace(plan(inventory, job, request, run_id), typed=typed, attempt=request.attempt)
+    return new_run_id(name_of(request.script, request.args), request.name or called)
 
 
 def job_of(request: Launch) -> Job:

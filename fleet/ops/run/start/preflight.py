@@ -11,14 +11,17 @@ from fleet.engines import engine
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.model import Host
+from fleet.node.base.errors import on_failure
 from fleet.ops import pairs
 from fleet.ops.facts import ask
-from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, refuse
+from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, in_the_way, refuse, show_silenced
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts
+from fleet.rules.launch import MASTER
+from fleet.rules.neighbours import LIVE
 from fleet.rules.view import NOTABLE
 from fleet.transport.base import Cancel
 
@@ -45,7 +48,13 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
             break
     if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
         pairs.look(plan.hosts, raw, sessions)
-    refuse(plan, findings(plan, raw, complete=not errors), errors, sessions.runtime.emit)
+    emit = sessions.runtime.emit
+    show_silenced(plan, raw, not errors, emit)
+    of_a_run = ((raw.get(first, {}).get("port") or {}).get("holder") or {}).get("run_id")
+    taken = (LIVE, *[MASTER] * bool(of_a_run))
+    held = in_the_way(plan, {name: node.get("runs") or () for name, node in raw.items()})
+    held |= {(first, of_a_run)} if of_a_run else frozenset()
+    refuse(plan, findings(plan, raw, complete=not errors), errors, emit, taken, held)
     for line in Here(plan).standing(raw)[1] if not plan.request.sync else ():
         sessions.runtime.emit(Notice("warning", line))
     network = raw[first].get("network") or {}
@@ -64,14 +73,11 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
 
     def connect_and_ask(host: Host) -> Facts:
         spec = spec_for(plan, host, master, token)
-        try:
+        with on_failure(hurry.set):  # no host needs to wait for this one any more
             facts = ask(sessions.get(host), spec, sessions.runtime.cancel, hurry=hurry)
             if port_is_taken(facts):
                 hurry.set()  # the meeting has failed: no node needs to wait for it to its end
-            return facts
-        except BaseException:
-            hurry.set()  # no host needs to wait for this one any more
-            raise
+        return facts
 
     return sessions.each(plan.hosts, connect_and_ask, "preflight")
 

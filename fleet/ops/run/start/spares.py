@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
 
 from fleet.answers.run_events import LeftOut
 from fleet.answers.runs import NodeEnd, RunSummary
+from fleet.codec import T
 from fleet.errors import ConnectError, FleetError, Interrupted
 from fleet.events import Event, Notice
 from fleet.model import Report
@@ -16,7 +16,6 @@ from fleet.ops.run.start.preflight import preflight
 from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
 
-T = TypeVar("T")
 Failed = Mapping[str, FleetError]
 
 

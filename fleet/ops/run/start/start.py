@@ -7,29 +7,29 @@ import time
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 
-from fleet.answers.run_events import NotStarted, StepDone
+from fleet.answers.run_start_events import NotStarted, StepDone
 from fleet.each import as_one
-from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, PreflightError, Reason
+from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, Occupied, PreflightError, Reason
 from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
 from fleet.node.gang.ends import INTERRUPTED, run_end
-from fleet.ops.run.follow.behind import stop_behind
+from fleet.ops.run.follow.background import stop_in_background
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.plan.findings import beside, refuse
+from fleet.ops.run.plan.findings import in_the_way, of_live_runs, refuse
 from fleet.ops.run.plan.placement import NodePlan
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import START, START_SECONDS, STOP_SECONDS, Sessions
-from fleet.protocol.messages import run
+from fleet.protocol.messages import run, run_specs
 from fleet.protocol.state import COMMAND, OF_RANKS
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
-from fleet.transport.program import Program, call, last_word, text_of
+from fleet.transport.program import Program, call, last_message, text_of
 
 NOT_BEGUN = "not-begun"
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
-TELL_SECONDS = 8.0  # of a verdict
+VERDICT_SECONDS = 8.0  # of a verdict
 SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
 
 
@@ -57,7 +57,7 @@ def nothing_left(answer: run.Ready, host: Host) -> None:
         raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
 
 
-def part_of(node: NodePlan, record: RunRecord) -> run.Part:
+def part_of(node: NodePlan, record: RunRecord) -> run_specs.Part:
     """Returns what a node keeps of a run to report to others."""
     return {
         "host": node.host.name,
@@ -72,7 +72,7 @@ def part_of(node: NodePlan, record: RunRecord) -> run.Part:
     }
 
 
-def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSpec:
+def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.StartSpec:
     """Returns the spec of fleet/node/run/supervise.py. Values of variables are sent in it and nowhere else."""
     facts = plan.facts.get(node.host.name)
     code = facts.code if facts is not None and plan.request.preflight else None
@@ -93,8 +93,20 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run.StartSp
             COMMAND: node.start.command_file(),
             **{name: (text_of(f"fleet.node.run.rank.{module}") or b"").decode() for name, module in OF_RANKS.items()},
         },
+        "sample": plan.request.sample,
         "alone": plan.request.preflight and not plan.request.share and not record.attempt,
     }
+
+
+def started(program: Program) -> run.Started | run.Neighbours:
+    """Returns what a supervisor reports that begins. HostFailed where it does not; Interrupted where that is
+    forbidden."""
+    answer = last_message(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
+    if answer["event"] != "failed":
+        return answer
+    if answer.get("forbidden"):
+        raise Interrupted(STOPPED_BEFORE)
+    raise HostFailed(Reason.of_node(answer["message"]), host=program.host.name, hint=answer["hint"])
 
 
 def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
@@ -120,14 +132,10 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
     def start_one(host: Host, program: Program) -> run.Started:
         program.go_on(supervise_spec(plan, plan.node(host.name), record))
         sessions.keep(program)
-        answer = last_word(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
+        answer = started(program)
         if answer["event"] == "neighbours":
             occupied[host.name] = answer["runs"]
             raise PreflightError("another run is live there", host=host.name)
-        if answer["event"] == "failed":
-            if answer.get("forbidden"):
-                raise Interrupted(STOPPED_BEFORE)
-            raise HostFailed(Reason.of_node(answer["message"]), host=host.name, hint=answer["hint"])
         return answer
 
     # on an interrupt the starts under way go on to their end: what is not known to run cannot be stopped for sure
@@ -138,9 +146,9 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
         if errors:
             host, error = max(errors.items(), key=lambda it: it[1].exit_code)
             end = run_end("failure", "another node did not start", error.exit_code, host, record.about["owner"])
-        left = stop_all(plan, sessions, 0.0, end)
+        left = stop_all(plan, sessions, end)
         if left:  # it may have begun, and nothing else ends it there where it needs no head
-            ends = stop_behind(record, left, sessions.runtime, end)
+            ends = stop_in_background(record, left, sessions.runtime, end)
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
             raise Interrupted("interrupted while starting; everything was stopped again")
@@ -149,25 +157,30 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
                 raise error
         if occupied:  # since preflight
             others = {name: error for name, error in errors.items() if name not in occupied}
-            refuse(plan, beside(plan, occupied), others, sessions.runtime.emit)
+            found, held = of_live_runs(plan, occupied), in_the_way(plan, occupied)
+            try:
+                refuse(plan, found, others, sessions.runtime.emit, held=held)
+            except Occupied as error:
+                error.may_run = bool(left)
+                raise
         ordered = sorted(errors.items(), key=lambda it: -it[1].exit_code)
-        every = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise as_one(dict(ordered), sessions.runtime.emit, NotStarted, "; everything was stopped again", every)
+        names = [host.name for host in plan.hosts]
+        raise as_one(dict(ordered), sessions.runtime.emit, NotStarted, "; everything was stopped again", names)
     return answers
 
 
-def stop_all(plan: Plan, sessions: Sessions, grace: float, end: run.Verdict) -> list[Host]:
+def stop_all(plan: Plan, sessions: Sessions, end: run.Verdict) -> list[Host]:
     """Run the stop program on all nodes; also forbids a supervisor that comes late to start. Returns the hosts that
     could not be reached."""
-    spec: run.StopSpec = {"run": plan.run_id, "grace": grace, "reason": end["message"], "end": end}
+    spec: run_specs.StopSpec = {"run": plan.run_id, "grace": 0.0, "reason": end["message"], "end": end}
     return _stop({**spec, "attempt": plan.attempt}, plan.hosts, sessions)[1]
 
 
 def _stop(
-    spec: run.StopSpec, hosts: tuple[Host, ...], sessions: Sessions
+    spec: run_specs.StopSpec, hosts: tuple[Host, ...], sessions: Sessions
 ) -> tuple[Mapping[str, run.Stopped], list[Host]]:
     def stop(host: Host) -> run.Stopped:
-        limit = TELL_SECONDS if spec.get("verdict") else STOP_SECONDS  # a job at its time limit has not long
+        limit = VERDICT_SECONDS if spec.get("verdict") else STOP_SECONDS  # a job at its time limit has not long
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + limit)
 
     answers, errors = sessions.each(hosts, stop, "stop", Cancel())
@@ -180,7 +193,13 @@ def agree(
     """Puts a verdict on all nodes of a run that is over. Another head may have come to one at the same moment: what the
     first node has is the run's. Returns it, and the hosts that could not be reached. attempt: as in StopSpec, None:
     none is to follow."""
-    spec: run.StopSpec = {"run": run_id, "grace": 0.0, "reason": verdict["message"], "end": verdict, "verdict": verdict}
+    spec: run_specs.StopSpec = {
+        "run": run_id,
+        "grace": 0.0,
+        "reason": verdict["message"],
+        "end": verdict,
+        "verdict": verdict,
+    }
     if attempt is not None:
         spec["attempt"] = attempt
     missed: list[Host] = []

@@ -1,32 +1,68 @@
-"""`launch --sync`: the code to every node before its part begins, unless a live run is in the way."""
+"""`launch --sync`, `--wheels`: code and packages to every node before its part begins, unless a live run is in the
+way."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from fleet.answers.run_events import NotSynced
+from fleet.answers.run_start_events import NotSynced
 from fleet.answers.sync import Synced
 from fleet.each import as_one
 from fleet.errors import HostFailed
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.model import Host, grouped
-from fleet.ops.run.plan.findings import beside, refuse, unsent
+from fleet.model import Host, Report, grouped
+from fleet.ops.run.plan.findings import in_the_way, of_live_runs, refuse, unsent
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import START_SECONDS, Sessions
-from fleet.protocol.messages.run import LiveRun, Neighbours, NeighboursSpec
-from fleet.requests.sync import Sync
+from fleet.protocol.messages.run import LiveRun, Neighbours
+from fleet.protocol.messages.run_specs import NeighboursSpec
+from fleet.requests.sync import Sync, SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport.program import call
 
+if TYPE_CHECKING:
+    from fleet.ops.wheels import WheelsPlan
+
+
+def deliver(plan: Plan, runtime: Runtime) -> None:
+    """Copies what --sync and --wheels name to every node. Raises the first host's error: nothing starts."""
+    packages = wheels_of(plan, plan.request.wheels) if plan.request.wheels else None  # refused before anything is sent
+    leave_alone(plan, runtime)
+    if plan.request.sync:
+        sync_code(plan, runtime)
+    if packages is not None:
+        from fleet.ops import wheels
+
+        check_all(wheels.run(packages, runtime), runtime)
+
+
+def wheels_of(plan: Plan, source: str) -> WheelsPlan:
+    """Returns what --wheels installs into the Python of every node's ranks. UsageError where that is not there."""
+    from fleet.ops import wheels
+
+    request, script = plan.request, quote(plan.request.script)
+    hosts = [replace(n.host, python=request.python or n.host.python) for n in plan.nodes if n.host in plan.hosts]
+    install = SyncWheels(source, yes=request.force, force=request.force)
+    hint = f"to replace it: fleet launch --wheels={quote(source)} --force {script}"
+    return replace(wheels.plan(plan.inventory.only(hosts), install), hint=hint)
+
+
+def check_all(report: Report, runtime: Runtime) -> None:
+    errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
+    if errors := {it: error.but(host=it) for it, error in errors.items() if error.kind != "held"}:  # by another host
+        names = [r.host for r in report.results]
+        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", names)
+
 
 def sync_code(plan: Plan, runtime: Runtime) -> None:
-    """--sync: the head's current folder to every node's workdir; raises the first host's error, nothing starts."""
+    """--sync: the head's current folder to every node's workdir."""
     from fleet.ops import sync
 
-    leave_alone(plan, runtime)
     request = plan.request
     where = {n.host.name: n.workdir for n in plan.nodes}
     report = sync.run(
@@ -36,14 +72,11 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
             where,
             Sync(force=request.force, max_delete=request.max_delete),
             hint="'fleet launch --sync --force' replaces it; --workdir names another folder",
-            command=("fleet launch --sync" + " --force" * request.force, f" {quote(request.script)}"),
+            command=("fleet launch --sync", f" {quote(request.script)}"),
         ),
         runtime,
     )
-    errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
-    if errors:
-        every = {r.host: errors.get(r.host) for r in report.results}
-        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", every)
+    check_all(report, runtime)
     for text, hosts in grouped((lost(r.read(Synced)), r.host) for r in report.results).items():
         if request.force and text:
             runtime.emit(Notice("warning", f"--force: {fold(hosts)}: {text}"))
@@ -69,6 +102,6 @@ def leave_alone(plan: Plan, runtime: Runtime) -> None:
     with closing(Sessions(runtime)) as sessions:
         runs, errors = sessions.each(plan.hosts, ask, "looking for other runs")
     if errors:
-        every = {host.name: errors.get(host.name) for host in plan.hosts}
-        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", every)
-    refuse(plan, beside(plan, runs), {}, runtime.emit)
+        names = [host.name for host in plan.hosts]
+        raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", names)
+    refuse(plan, of_live_runs(plan, runs), {}, runtime.emit, held=in_the_way(plan, runs))

@@ -8,19 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.answers.run_events import Submitted, Waiting
+from fleet.answers.run_start_events import Submitted, Waiting
 from fleet.answers.runs import LeftAlone, RunSummary
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, HostFailed
+from fleet.errors import EXIT_OK, ConnectError, UsageError
 from fleet.events import Notice
 from fleet.model import Report
-from fleet.ops.plans import Asked
+from fleet.ops.plans import RequestPlan
 from fleet.ops.run.find.attach import report_of
-from fleet.ops.run.follow.fetch import POLL_SECONDS
+from fleet.ops.run.follow.stopping import LEAVE
 from fleet.ops.run.kept.documents import RUN
 from fleet.ops.run.kept.folder import RunFolder
-from fleet.ops.run.kept.job import SCRIPT, Asking, has_ended
-from fleet.ops.run.kept.reader import LogsPlan, Onlooker
+from fleet.ops.run.kept.job import SCRIPT, SOON_SECONDS, Asking, ended_in_queue, has_ended, keep_end
+from fleet.ops.run.kept.reader import Onlooker, look_until
 from fleet.own import read_own
+from fleet.protocol.state import STATE
 from fleet.requests.runs import Logs
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
@@ -28,11 +29,11 @@ from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
 BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
-LEAVE, AT_ONCE = 3, 2
+SILENT_SECONDS = 45.0  # of the process that leads a run, in its folder
 
 
 @dataclass(frozen=True)
-class WatchPlan(Asked[Logs]):
+class WatchPlan(RequestPlan[Logs]):
     """To look on at a run of a job. begun: by the command that looks on: it shows all of it, and Ctrl-C ends the run,
     which it else leaves alone."""
 
@@ -58,34 +59,51 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
     if run.detach:
         runtime.detach.set()
     queue = SOURCES.get(run.job.on).queue()
-    asking, cancels, over = Asking(queue, run.job.job), 0, 0.0
-    onlooker = Onlooker(run.path, LogsPlan(run.inventory, run.request), runtime.emit)
-    while True:
-        onlooker.look()
-        report = report_of(RunFolder(run.path))
-        if report is not None and not _begins_again(run, asking):
-            return report
+    asking, cancels, over, hurried = Asking(queue, (run.job.job, run.path / SCRIPT)), 0, 0.0, None
+    signs = Signs(run.path / STATE)
+
+    def end() -> Report | None:
+        nonlocal cancels, over, hurried
+        if asking.last.state is State.RUNNING and (silent := signs.silent()):
+            text = f"the process that leads the run has shown no sign of life for {silent:.0f} s"
+            runtime.emit(Notice("warning", text, hint=f"does its node live? scontrol show job {run.job.job}"))
+        known = report_of(RunFolder(run.path))
+        if known is not None and (has_ended(run.path) or asking.last.state is State.OVER):
+            return known
+        if known is not None and (last := known.read(RunSummary).end) != hurried:
+            hurried = last  # of an attempt: a job that was put back into the queue goes on
+            asking.hurry()
         if (standing := asking.look()) is not None:
             _report(standing, run, runtime)
         if asking.last.state is State.OVER:
             over = over or time.monotonic()
-            if time.monotonic() > over + BRING_SECONDS:
-                return _ended(run, asking.last, queue)
+            if time.monotonic() > over + (BRING_SECONDS if (run.path / RUN).exists() or not cancels else 0.0):
+                return _ended(run, asking.last, queue, runtime)
         if runtime.detach.is_set() or runtime.cancel.count >= LEAVE or (runtime.cancel.is_set() and not run.begun):
-            return _left(run)
+            return Report("launch", (), EXIT_OK, answer=LeftAlone(run.request.run, 0, str(run.path), led=run.begun))
         if runtime.cancel.count > cancels:
             cancels = runtime.cancel.count
-            if _end(run, asking, queue, cancels):
-                return _ended(run, Standing(State.OVER, "CANCELLED", code=EXIT_INTERRUPTED), queue)
-        runtime.detach.wait(POLL_SECONDS)
+            _end(run, asking, queue, runtime)
+        return None
+
+    return look_until(end, Onlooker(run.path, run.request, runtime.emit).look, runtime.detach)
 
 
-def _begins_again(run: WatchPlan, asking: Asking) -> bool:
-    """Is true for a run whose job was put back into the queue: the end of this attempt is not the run's."""
-    if has_ended(run.path) or asking.last.state is State.OVER:
-        return False
-    asking.hurry()
-    return True
+class Signs:
+    """Watches for signs of life of the process that leads a run: it touches a file every few seconds."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.last, self.at, self.reported = file, 0.0, time.monotonic(), False
+
+    def silent(self) -> float:
+        """Returns for how long none has come, once it is too long; 0.0 else."""
+        with suppress(OSError):
+            if (stamp := self.file.stat().st_mtime) != self.last:
+                self.last, self.at, self.reported = stamp, time.monotonic(), False
+            elif not self.reported and time.monotonic() > self.at + SILENT_SECONDS:
+                self.reported = True
+                return SILENT_SECONDS
+        return 0.0
 
 
 def _report(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
@@ -97,36 +115,30 @@ def _report(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
         runtime.emit(Notice("info", text, happened=(event,)))
 
 
-def _end(run: WatchPlan, asking: Asking, queue: Queue, cancels: int) -> bool:
-    """Ends the run as Ctrl-C does. Returns True where none of it ever ran."""
+def _end(run: WatchPlan, asking: Asking, queue: Queue, runtime: Runtime) -> None:
+    """Requests the run's end, as Ctrl-C does: what comes of it, the queue shows."""
     began = (run.path / RUN).exists()
-    if not began or cancels > AT_ONCE:
-        queue.cancel(run.job.job, run.path / SCRIPT)
-        return not began
-    queue.interrupt(run.job.job, run.path / SCRIPT)
-    asking.hurry()
-    return False
+    try:
+        if not began:
+            queue.cancel(run.job.job, run.path / SCRIPT)
+        else:
+            queue.interrupt(run.job.job, run.path / SCRIPT)
+    except (UsageError, ConnectError) as error:
+        runtime.emit(Notice("warning", error.message, hint=error.hint))
+    asking.hurry(0.0 if not began else SOON_SECONDS)
 
 
-def _left(run: WatchPlan) -> Report:
-    return Report("launch", (), EXIT_OK, answer=LeftAlone(run.request.run, 0, str(run.path), led=run.begun))
-
-
-def _ended(run: WatchPlan, standing: Standing, queue: Queue) -> Report:
-    """Returns the report of a run that has no end on record, but in the queue."""
-    name = standing.name or "that it is over"
-    text = f"job {run.job.job} ended before the run could: {queue.what} says {name}"
-    if standing.reason not in ("", "None", name):
-        text += f" ({standing.reason})"
+def _ended(run: WatchPlan, standing: Standing, queue: Queue, runtime: Runtime) -> Report:
+    """Returns the report of a run that has no end on record, but in the queue, and puts that on record:
+    the one that is there then is the run's."""
+    more, output = "", queue.output(run.job.job, run.path / SCRIPT) or run.path / OUTPUT
     with suppress(OSError):
-        lines = [line for line in read_own(run.path / OUTPUT).decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in read_own(output).decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")] or lines
-        text += f"; {run.path / OUTPUT}: {errors[-1]}" if lines else ""
-    error = (
-        HostFailed(f"job {run.job.job} was cancelled before a rank ran", kind="ended")
-        if standing.code == EXIT_INTERRUPTED
-        else HostFailed(text, hint=f"fleet logs {run.request.run}", kind="ended")
-    )
-    why = {**error.as_json(), "message": str(error)}
-    answer = RunSummary(run.request.run, logs=str(run.path), stopped=text, error=why)
-    return Report("launch", (), standing.code, answer=answer)
+        more = f"; {output}: {errors[-1]}" if lines else ""
+    report = ended_in_queue(run.path, run.job.job, standing, more)
+    if report.ok:
+        text = f"{queue.what}: job {run.job.job} ended well; {run.path} shows nothing of its run"
+        runtime.emit(Notice("warning", text, hint="is that folder on a file system that the nodes share?"))
+    keep_end(run.path, report)
+    return report_of(RunFolder(run.path)) or report

@@ -1,0 +1,123 @@
+"""Keeps the command line that runs: its argv, the values of its common options, and what was found out for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from fleet.errors import FleetError
+from fleet.model import Inventory
+from fleet.requests.request import Reach, option
+from fleet.sources import INVENTORY, SOURCES
+from fleet.transport import DEFAULT, TRANSPORTS
+
+
+@dataclass
+class Settings:
+    """Holds the values of the common options. It is the `obj` of a line's contexts."""
+
+    inventory: str | None = option(
+        None,
+        "Inventory file, or 'lab' for the lab's.",
+        *("-i", "--inventory"),
+        metavar="FILE",
+        completes="inventory_file",
+        daily=True,
+    )
+    on: str = option(
+        INVENTORY,
+        "Where hosts come from: an inventory, or the Slurm allocation that this is in.",
+        metavar=f"[{'|'.join((INVENTORY, *SOURCES.own))}]",
+        daily=True,
+    )
+    hosts: str | None = option(
+        None,
+        "Only these hosts: gpu[01-04], 10.0.0.1, @group, gpu1:0,2, ^FILE, -, @failed, @unfit.",
+        *("-w", "--hosts"),
+        metavar="NODESET",
+        completes="nodeset",
+        daily=True,
+    )
+    exclude: str | None = option(
+        None, "Not these hosts.", "-x", "--exclude", metavar="NODESET", completes="nodeset", daily=True
+    )
+    transport: str = option(
+        DEFAULT,
+        "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
+        metavar=f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
+    )
+    fanout: int = Reach.fanout
+    connect_timeout: float = Reach.connect_timeout
+    dry_run: bool = option(False, "Show the plan, do nothing.", daily=True)
+    json: bool = option(False, "JSON on stdout: one document; of a run, a line an event.")
+    verbose: int = option(0, "Say more.", "-v", "--verbose")
+    quiet: bool = option(False, "Print only what went wrong.", "-q", "--quiet")
+
+    @property
+    def silent(self) -> bool:
+        """Nothing is printed except what was requested."""
+        return self.quiet or self.json
+
+
+@dataclass
+class Line:
+    """Is one of a process at a time; a playbook's steps are lines of their own.
+
+    typed: the argv, with "fleet". group: reads it. by_itself: it is no step of a playbook. command: the verb, once it
+    runs. inventory: the whole one, once it is read. none_live: all hosts have answered that no run is live. launch: of
+    a launch that runs, its argv before the script, and from it on."""
+
+    typed: tuple[str, ...] = ()
+    group: click.Group | None = None
+    settings: Settings = field(default_factory=Settings)
+    by_itself: bool = False
+    command: click.Command | None = None
+    inventory: Inventory | None = None
+    none_live: bool = False
+    launch: tuple[Sequence[str], Sequence[str]] | None = None
+
+    @property
+    def verb(self) -> str:
+        return str(self.command and self.command.name)
+
+    @cached_property
+    def here(self) -> tuple[Inventory | None, frozenset[str]]:
+        """Returns the inventory of -i, or the one here, and its hosts' names; (None, empty) where it cannot be read, or
+        could be read once only. No connection is made."""
+        from fleet.inventory.find import find_inventory, load
+
+        with suppress(FleetError, OSError):
+            path = find_inventory(self.settings.inventory, Path.cwd(), os.environ)
+            if path.is_file() and not str(path).startswith(("/dev/", "/proc/")):
+                return (whole := load(path)), frozenset(whole.names)
+        return None, frozenset()
+
+
+_line = Line()
+
+
+@contextmanager
+def running(line: Line) -> Iterator[Line]:
+    """It is the line that runs, for as long as this lasts."""
+    global _line
+    before, _line = _line, line
+    try:
+        yield line
+    finally:
+        _line = before
+
+
+def the_line() -> Line:
+    """Returns the line that runs, in any thread."""
+    return _line
+
+
+def settings_of(ctx: click.Context | None = None) -> Settings:
+    """Returns the settings of the line that runs, or those of a line that is only read, in that context."""
+    return _line.settings if ctx is None else ctx.find_root().ensure_object(Settings)

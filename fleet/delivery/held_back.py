@@ -1,0 +1,55 @@
+"""Names what is not sent unless git tracks it: secrets, and what each machine makes for itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fleet import own
+from fleet.model import Host
+from fleet.protocol.state import HOME
+
+MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
+ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
+# of what git tracks the only ones that are looked into
+KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
+PASSWORD_FILES, MOST_NOTED = "password-files", 100  # in ~/.fleet
+
+
+def is_environment(folder: str) -> bool:
+    return any(os.path.lexists(f"{folder}/{name}") for name in ENVIRONMENT)
+
+
+def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
+    """Is true where the inventory starts a program in the folder `path` of the source. places: where the source lies,
+    on the head and on the hosts."""
+    texts = "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
+    for found in re.finditer(rf"([^\s'\"=;:]*){re.escape(path)}/", texts):
+        before = found[1].rstrip("/").removesuffix("/.")
+        if found[1] in ("", "./") or found[1][-1] == "/" and any(is_same(before, place) for place in places):
+            return True
+    return False
+
+
+def is_same(one: str, other: str) -> bool:
+    """Is true where two names of a folder on a host may mean the same one."""
+    one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # "/" before "~"
+    return one == other or other[:1] == "~" and one.endswith(other[1:])
+
+
+def credentials(hosts: Sequence[Host]) -> frozenset[str]:
+    """Real paths of the files by which fleet logs in, or has done so."""
+    named = [host.identity_file for host in hosts if host.identity_file]
+    noted = own.lines_of(Path.home() / HOME / PASSWORD_FILES)
+    return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *noted))
+
+
+def note_password_file(path: str) -> None:
+    """Keeps the path, so that no sync takes that file along from now on."""
+    real = os.path.realpath(path)
+    if real not in own.lines_of(Path.home() / HOME / PASSWORD_FILES) and "\n" not in real:
+        with suppress(OSError):  # a home that cannot be written
+            own.add_line(Path.home(), PASSWORD_FILES, real, MOST_NOTED)

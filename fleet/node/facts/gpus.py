@@ -1,0 +1,143 @@
+"""Asks nvidia-smi for the GPUs, their state and health, who computes on them, and for the NVLinks between them."""
+
+import glob
+import os
+import re
+
+from fleet.node.base.processes import pids, read_file
+from fleet.node.base.types import Any
+from fleet.node.facts.ask import last_line, run
+from fleet.node.facts.tools import Tools
+from fleet.protocol.gpu_fields import BASE, BASIC, GPU_FIELDS, ROWS
+
+INFOROM = 14  # nvidia-smi's exit code if an infoROM is damaged, and all else is well
+FLAGS = {"Yes": True, "Enabled": True, "No": False, "Disabled": False}
+PATTERNS = {
+    "text": r"(?!\[|N/A$|Not Supported$)(.+)$",
+    "count": r"(\d{1,18})$",
+    "mib": r"(\d{1,12})$",
+    "number": r"(-?\d{1,9}(?:\.\d{1,9})?)$",
+    "bits": r"(0x0*[0-9a-fA-F]{1,15})$",
+}
+LINK = r" *\t* *Link \d+: (<inactive>|[\d.]+ GB/s|(Replay|Recovery|CRC)[\w ]* Errors: (\d{1,18}))"
+FIRST_PID_SPACE = 0xEFFFFFFC  # the kernel's own number for it: no container
+
+
+def value_of(kind: str, cell: str) -> "Any":
+    """Returns what a cell holds; None if nvidia-smi does not know it: "[N/A]", "[Unknown Error]" and the like."""
+    if kind == "flag":
+        return FLAGS.get(cell)
+    cell = re.sub(r"^(?:state|status) +", "", cell)  # as in "state  Completed" of the fabric's fields
+    found = re.match(PATTERNS[kind], cell)
+    if found is None or kind == "text":
+        return found and found.group(1)
+    if kind == "bits":
+        return int(found.group(1), 16)
+    return float(found.group(1)) if kind == "number" else int(found.group(1)) << (20 if kind == "mib" else 0)
+
+
+def rows(out: str, width: int) -> "list[list[str]]":
+    """Returns the lines of a CSV that have exactly `width` cells, of which the first is a number."""
+    lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
+    return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
+
+
+def smi(tools: Tools, query: str, width: int) -> "tuple[list[list[str]], str | None]":
+    """Returns (rows that nvidia-smi prints, its error message or None); ([], None) if there is no nvidia-smi."""
+    path = tools.tool("nvidia-smi")
+    if path is None:
+        return [], None
+    status, out, err = run([path, query, "--format=csv,noheader,nounits"], tools.env)
+    warned = status == INFOROM and bool(out.strip())  # a damaged infoROM harms no run
+    wrong = (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
+    return rows(out, width), wrong
+
+
+def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple[list[dict[str, Any]], str | None]":
+    """Returns (a dictionary of what is known for each line of the answer, an error message or None)."""
+    names = ",".join(each for _, _, each in fields)
+    found, error = smi(tools, "--query-%s=%s" % (what, names), len(fields))
+    answer = []
+    for cells in found:
+        values = [(name, value_of(kind, cell)) for (name, kind, _), cell in zip(fields, cells)]
+        known = {name: value for name, value in values if value is not None}
+        answer.append(dict(known, reset=any("requires reset" in cell for cell in cells)))
+    return answer, error
+
+
+def gpus(tools: Tools) -> "dict[str, Any]":
+    """Returns the basic facts of the GPUs, by one query."""
+    # a driver lacks some of these names, old ones or new ones; nvidia-smi then prints no GPU at all
+    for name_of, count in ((-1, BASIC), (0, BASIC), (0, BASE)):
+        found, error = ask(tools, "gpu", [(name, kind, names[name_of]) for name, kind, names, *_ in GPU_FIELDS[:count]])
+        if found:
+            break
+    # after an error the number of GPUs is unknown, not 0
+    return dict({"gpus": whole(found)} if found or not error else {}, gpu_error=error)
+
+
+def gpu_health(tools: Tools) -> "dict[str, Any]":
+    """Returns all that the driver knows of the GPUs, and {} if nothing answers. It may take seconds for each GPU."""
+    path = tools.tool("nvidia-smi")
+    # a field that the driver does not know would cost the answer to all others
+    listed = re.findall(r'"([\w.]+)"', run([path, "--help-query-gpu"], tools.env)[1]) if path else []
+    known = [(name, kind, [each for each in names if each in listed]) for name, kind, names, _, _ in GPU_FIELDS]
+    found, _ = (
+        ask(tools, "gpu", [(name, kind, names[0]) for name, kind, names in known if names]) if listed else ([], None)
+    )
+    remapped = remapped_rows(tools) if found and ROWS + "pending" not in listed else {}
+    answer = [dict(remapped.get(gpu.get("uuid"), {}), **gpu) for gpu in whole(found)]
+    return {"gpus": answer} if answer else {}
+
+
+def whole(found: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
+    """Returns them with null for the first fields where those are not known."""
+    blank, known = dict.fromkeys(name for name, *_ in GPU_FIELDS[:BASE]), minors()
+    return [dict(blank, **gpu, **known.get(gpu.get("uuid"), {})) for gpu in found]
+
+
+def minors() -> "dict[Any, dict[str, int]]":
+    """Returns the number of each GPU's device file by its UUID. Where a GPU has failed, it is not the others' index."""
+    texts = map(read_file, glob.glob("/proc/driver/nvidia/gpus/*/information"))
+    found = [re.search(rb"GPU UUID:\s*([\w-]+).*\nDevice Minor:\s*(\d{1,9})\n", text, re.DOTALL) for text in texts]
+    return {each.group(1).decode(): {"minor": int(each.group(2))} for each in found if each}
+
+
+def remapped_rows(tools: Tools) -> "dict[Any, dict[str, Any]]":
+    """Returns what an older driver reports by a query of its own: the fields of each GPU by its UUID."""
+    fields = [(name, kind, names[0]) for name, kind, names, _, _ in GPU_FIELDS if names[0].startswith(ROWS)]
+    found, _ = ask(tools, "remapped-rows", fields + [("uuid", "text", "gpu_uuid")])
+    return {row.get("uuid"): row for row in found}
+
+
+def gpu_processes(tools: Tools) -> "dict[str, Any]":
+    found, error = smi(tools, "--query-compute-apps=pid,gpu_uuid,used_memory", 3)
+    processes = [{"pid": int(pid), "gpu": gpu, "memory": value_of("mib", used)} for pid, gpu, used in found]
+    return {"gpu_processes": processes} if processes or not error else {}
+
+
+def nvlinks(tools: Tools) -> "dict[str, Any]":
+    """Returns each GPU's active links and their errors, and whether the fabric manager runs where it must."""
+    path = tools.tool("nvidia-smi")
+    answer: dict[str, Any] = fabric_manager()
+    links: dict[int, dict[str, int]] = {}
+    for option in ("-s", "-e") if path else ():
+        status, out, _ = run([path or "", "nvlink", option], tools.env)
+        gpu: dict[str, int] = {}
+        for line in out.splitlines() if status == 0 else ():
+            begins, link = re.match(r"GPU (\d{1,4}):", line), re.match(LINK, line)
+            if begins:
+                index = int(begins.group(1))
+                gpu = links.setdefault(index, {"gpu": index, "active": 0})
+            elif link:
+                name = link.group(2).lower() if link.group(2) else "active"
+                gpu[name] = gpu.get(name, 0) + int(link.group(3) or link.group(1) != "<inactive>")
+    return dict(answer, nvlinks=list(links.values())) if links else answer
+
+
+def fabric_manager() -> "dict[str, bool]":
+    """Returns {} where there is no NVSwitch, or where a container or hidepid hides the processes of others."""
+    seen = os.stat("/proc/self/ns/pid").st_ino == FIRST_PID_SPACE and read_file("/proc/1/comm")
+    if not seen or not glob.glob("/proc/driver/nvidia-nvswitch/devices/*"):
+        return {}
+    return {"fabric_manager": any(read_file("/proc/%d/comm" % pid).startswith(b"nv-fabricmanage") for pid in pids())}

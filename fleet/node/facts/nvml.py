@@ -1,0 +1,64 @@
+"""Reads the state of GPUs from NVIDIA's management library, by ctypes: no nvidia-smi is started.
+
+Numbers and sizes are those of nvml.h. What a GPU or its driver does not know is None; no library: no GPUs."""
+
+import ctypes
+
+from fleet.node.base.types import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+UINT, LONG = ctypes.c_uint, ctypes.c_ulonglong
+MOST_GPUS, MOST_PROCESSES = 64, 256
+# our name, that of the function after nvmlDeviceGet, what it is given, the numbers that it fills, which of them, how
+# many of them are one of ours
+VALUES = (
+    ("use", "UtilizationRates", (), UINT * 2, 0, 1),
+    ("power", "PowerUsage", (), UINT * 1, 0, 1000.0),
+    ("power_limit", "EnforcedPowerLimit", (), UINT * 1, 0, 1000.0),
+    ("memory", "MemoryInfo", (), LONG * 3, 2, 1),
+    ("memory_total", "MemoryInfo", (), LONG * 3, 0, 1),
+    ("temperature", "Temperature", (UINT(0),), UINT * 1, 0, 1),  # of the core
+    ("clock", "ClockInfo", (UINT(1),), UINT * 1, 0, 1),  # of the SMs
+    ("throttle", "CurrentClocksThrottleReasons", (), LONG * 1, 0, 1),
+)
+# the reasons; 1, idle, and 2, clocks that a user has set, slow nothing down
+THROTTLES = (
+    *((0x4, "power cap"), (0x8, "hardware"), (0x10, "sync boost"), (0x20, "heat"), (0x40, "heat, hardware")),
+    *((0x80, "power brake"), (0x100, "display")),
+)
+
+
+class Nvml:
+    """The library, opened once; `count` is 0 where it or its driver is not there."""
+
+    def __init__(self) -> None:
+        self.library, found = None, (UINT * 1)()  # type: Any, Any
+        try:
+            self.library = ctypes.CDLL(LIBRARY)
+        except OSError:
+            pass
+        there = self.call("nvmlInit_v2") and self.call("nvmlDeviceGetCount_v2", found)
+        self.count = min(MOST_GPUS, found[0]) if there else 0
+
+    def call(self, name: str, *arguments: "Any") -> bool:
+        """Returns whether this library has the function, and it reports no error."""
+        function = getattr(self.library, name, None)
+        return function is not None and function(*arguments) == 0
+
+    def gpu(self, index: int) -> "dict[str, Any]":
+        """Returns the state of a GPU; "pids" of those that compute on it, None where that is not known."""
+        device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+        there = self.call("nvmlDeviceGetHandleByIndex_v2", UINT(index), ctypes.byref(device))
+        found: dict[str, Any] = {"index": index, "uuid": None, "pids": None}
+        for name, function, given, kind, at, unit in VALUES:
+            numbers: Any = kind()
+            known = there and self.call("nvmlDeviceGet" + function, device, *given, numbers)
+            found[name] = numbers[at] / unit if known and unit != 1 else numbers[at] if known else None
+        if found["throttle"] is not None:
+            found["throttle"] = [text for bit, text in THROTTLES if found["throttle"] & bit]
+        if there and self.call("nvmlDeviceGetUUID", device, uuid, UINT(96)):
+            found["uuid"] = uuid.value.decode("ascii", "replace")
+        count, processes = (UINT * 1)(MOST_PROCESSES), (LONG * (2 * MOST_PROCESSES))()  # of each its pid, its memory
+        if there and self.call("nvmlDeviceGetComputeRunningProcesses", device, count, processes):
+            found["pids"] = [processes[2 * each] & 0xFFFFFFFF for each in range(min(count[0], MOST_PROCESSES))]
+        return found

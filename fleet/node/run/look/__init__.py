@@ -1,1 +1,0 @@
-"""Answers questions about runs on a node."""

@@ -1,0 +1,57 @@
+"""The processes that train: of each rank that runs on this node, the one whose stack shows where it is."""
+
+import os
+
+from fleet.node.base.processes import below, environment, is_ours, read_file
+from fleet.node.run.marks import marked
+from fleet.protocol.state import RANK_WRAPPER
+
+ONCE_A_NODE = b"FLEET_FIRST_RANK"  # of a wrapper alone: the process below it does not find it
+# what an engine that a rank's own shell script starts sets again for each process that it starts
+PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
+
+
+def is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid)).startswith("python")
+    except OSError:
+        return False
+
+
+def rank_of(env: "dict[bytes, bytes]") -> "int | None":
+    """Returns the number that rank.py gives a process with this environment."""
+    try:
+        return int(env[ONCE_A_NODE] if ONCE_A_NODE in env else env[b"RANK"] if b"RANK" in env else env[b"LOCAL_RANK"])
+    except (KeyError, ValueError):
+        return None
+
+
+def trainers(run: str) -> "dict[int, int]":
+    """{rank: pid}. Of a rank that is a script of some shell: the ranks that an engine started below it, else the first
+    python."""
+    found: dict[int, int] = {}
+    for wrapper in marked(run):
+        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
+            continue
+        for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
+            env, outer = environment(pid), environment(wrapper)
+            rank = rank_of(env)
+            if rank is None or ONCE_A_NODE in outer:  # it has written its title over its environment, or is no rank
+                rank = rank_of(outer)
+            found.update(_inner(pid, env, rank) or {rank: pid} if rank is not None else {})
+    return found
+
+
+def _inner(pid: int, env: "dict[bytes, bytes]", outer_rank: int) -> "dict[int, int]":
+    if is_python(pid):
+        return {}
+    found: dict[int, int] = {}
+    first = None
+    for inner in below([pid]):
+        if is_python(inner):
+            own = environment(inner)
+            rank = rank_of(own)
+            first = inner if first is None else first
+            if rank is not None and any(own.get(name) != env.get(name) for name in PLACE):
+                found.setdefault(rank, inner)
+    return found or ({outer_rank: first} if first is not None else {})

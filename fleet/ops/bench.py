@@ -1,0 +1,194 @@
+"""`fleet check --bench`: how fast each idle GPU computes and copies, or the processors of a host without GPUs. Other
+measuring programs run the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from fleet.codec import decode
+from fleet.events import Notice
+from fleet.model import Host, grouped
+from fleet.node.facts.ask import NOT_HERE
+from fleet.ops.pairs import Meeting
+from fleet.ops.sessions import Sessions
+from fleet.protocol.messages.facts import Benched, Facts, FreePort, Speed
+from fleet.rules.gpu_state import HELD
+from fleet.rules.seen import has_none
+from fleet.transport.program import Program, first_message, last_message
+
+T = TypeVar("T")
+BENCH_SECONDS = 90.0
+SECONDS = 5.0  # of each measurement: until then clocks have settled (FIELD: dlrover's matmul takes as long)
+LATE_SECONDS = 60.0  # after which a GPU has failed: two measurements, and what torch needs to begin
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # of each core's own
+# Runs in the training interpreter, with a thread for each GPU, all at once as in a run: they share power and air. On
+# processors a thread for each core multiplies by itself, and the sums count. Random numbers draw as much power as a
+# model's; a copy reads and writes.
+BENCH = (
+    NOT_HERE
+    + r"""
+import json, os, threading, time
+import torch
+gpus, seconds, late = json.loads(sys.argv[1])
+cores = len(os.sched_getaffinity(0))
+found = {}
+def rate(work, once, wait, times):
+    once()
+    wait()
+    began, count, took = time.monotonic(), 0, 0.0
+    while took < seconds:
+        for _ in range(times):
+            once()
+        wait()
+        count += times
+        took = time.monotonic() - began
+    return work * count / took
+def measure(name, device, size, kind, many, wait, times):
+    try:
+        if device != "cpu":
+            torch.cuda.set_device(device)
+            half = torch.cuda.get_device_capability(device)[0] >= 8
+            size, kind = (8192, torch.bfloat16) if half else (4096, torch.float32)
+        a, b, c = (torch.randn(size, size, device=device).to(kind) for _ in range(3))
+        tflops = rate(2e-12 * size ** 3, lambda: torch.mm(a, b, out=c), wait, times)
+        a, b = (torch.zeros(many, dtype=torch.uint8, device=device) for _ in range(2))
+        found[name] = {"tflops": tflops, "gbytes": rate(2e-9 * many, lambda: b.copy_(a), wait, times)}
+    except Exception as error:
+        found[name] = {"error": (str(error) or type(error).__name__).strip().splitlines()[0][:120]}
+def unseen():
+    # CUDA shows the devices before the first one that it cannot use, and numbers none behind it
+    try:
+        torch.cuda.init()
+        count = torch._C._cuda_getDeviceCount()
+    except Exception as error:
+        return (str(error) or type(error).__name__).strip().splitlines()[0][:120]
+    return None if count == len(gpus) else "torch sees %d of %d GPUs that are idle" % (count, len(gpus))
+wrong = unseen() if gpus else None
+if wrong:
+    print()
+    print(json.dumps({"host": {"error": wrong}}))
+    sys.stdout.flush()
+    os._exit(0)
+if gpus:
+    each = [(str(gpu), n, 0, None, 1 << 29, torch.cuda.synchronize, 8) for n, gpu in enumerate(gpus)]
+else:
+    each = [(str(n), "cpu", 512, torch.float32, 1 << 24, lambda: None, 1) for n in range(cores)]
+threads = [threading.Thread(target=measure, args=args, daemon=True) for args in each]
+for thread in threads:
+    thread.start()
+until = time.monotonic() + late
+for thread in threads:
+    thread.join(max(0.0, until - time.monotonic()))
+result = {args[0]: found.get(args[0], {"error": "no answer within %g s" % late}) for args in each}
+failed = [one for one in result.values() if "error" in one]
+if not gpus:
+    result = {"host": failed[0] if failed else
+              {name: sum(one[name] for one in result.values()) for name in ("tflops", "gbytes")}}
+print()
+print(json.dumps(result))
+sys.stdout.flush()
+os._exit(0)
+"""
+)
+
+
+class Order(NamedTuple):
+    """A program that a host runs. program: None for the interpreter that trains."""
+
+    program: str | None
+    argv: list[str]
+    env: Mapping[str, str] = {}
+    delay: float = 0.0
+
+
+def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions: Sessions) -> dict[str, Benched]:
+    """Returns how the programs ended that hosts run at once. orders: of the free ports of those that
+    are there the Order of each."""
+    ports, meeting = dict[str, int](), Meeting({host.name for host in hosts})
+
+    def task(host: Host) -> Benched:
+        try:
+            with Program(sessions.get(host), "preflight.bench", specs[host.name]) as program:
+                ports[host.name] = first_message(program, FreePort, timeout=BENCH_SECONDS, cancel=cancel)["port"]
+                meeting.come(host.name)
+                meeting.wait(BENCH_SECONDS, cancel)
+                order = orders(ports).get(host.name, Order("false", []))
+                program.send({"op": "run", **order._asdict()})
+                return last_message(program, Benched, timeout=BENCH_SECONDS, cancel=cancel)
+        finally:
+            meeting.come(host.name)
+
+    cancel = sessions.runtime.cancel
+    ended, errors = sessions.each(tuple(hosts), task, "measuring")
+    return {**ended, **{name: {"status": None, "out": "", "why": str(error)} for name, error in errors.items()}}
+
+
+def figures(ended: Benched, kind: type[T]) -> T | None:
+    """Returns what a program printed last, in JSON; None of one that failed."""
+    try:
+        return decode(kind, json.loads(ended["out"].splitlines()[-1])) if ended["status"] == 0 else None
+    except (ValueError, LookupError, RecursionError):
+        return None
+
+
+def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions) -> None:
+    """Adds "speeds" to the facts of hosts. A notice names what is left out."""
+    emit, chosen = sessions.runtime.emit, dict[str, list[Any]]()
+    for host in hosts:
+        found, why = idle(host, raw[host.name])
+        if why:
+            emit(Notice("warning", f"not measured: {why}", host.name, "again when nothing uses it"))
+        if found is not None:
+            chosen[host.name] = found
+    orders = {
+        name: Order(
+            None,
+            ["-c", BENCH, json.dumps([[gpu["index"] for gpu in gpus], SECONDS, LATE_SECONDS])],
+            {"CUDA_VISIBLE_DEVICES": ",".join(str(gpu["uuid"]) for gpu in gpus)} if gpus else ONE_THREAD,
+        )
+        for name, gpus in chosen.items()
+    }
+    ended = bench([host for host in hosts if host.name in orders], lambda ports: orders, specs, sessions)
+    for name, each in ended.items():
+        speeds = figures(each, dict[str, Speed])
+        measured = {str(gpu["index"]): gpu["index"] for gpu in chosen[name]}
+        if not measured or (speeds and "error" in speeds.get("host", {})):  # of all of them
+            measured = {"host": None}
+        if speeds and speeds.keys() >= measured.keys():
+            raw[name]["speeds"] = [{**speeds[key], "gpu": gpu} for key, gpu in measured.items()]
+        else:
+            emit(Notice("warning", f"not measured: {each['why'] or 'the program ended without a figure'}", name))
+
+
+def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
+    """Returns the GPUs to measure, [] for the processors of a host that has none, None for neither; and why others are
+    left out. What is not known to be idle is in use."""
+    gpus, torch = facts.get("gpus"), facts.get("torch")
+    if not torch:
+        return None, "no torch in its training interpreter"
+    # nvidia-smi may be missing; it does not list AMD's
+    if gpus is None or (not gpus and (torch.get("hip") or not has_none(facts))):
+        return None, "its GPUs are not known"
+    if "runs" not in facts:
+        return None, "it is not known whether runs are live there"
+    if gpus and not torch.get("cuda"):
+        return None, "its torch is not built for its GPUs"
+    processes = facts.get("gpu_processes")
+    used, listed = {process["gpu"] for process in processes or ()}, {gpu["uuid"] for gpu in gpus}
+    selected = [gpu for gpu in gpus if host.devices is None or gpu["index"] in host.devices]
+
+    def why(gpu: Mapping[str, Any]) -> str | None:
+        if gpu["uuid"] in used - {None} or gpu.get("used", 0) > HELD * (gpu["memory"] or 0) > 0:
+            return "in use"
+        # a process whose GPU is none of these may be on any of them
+        if processes is None or not gpu["uuid"] or not gpu["memory"] or "used" not in gpu or used - listed:
+            return "it is not known who uses it"
+        is_whole = gpu.get("mode") != "Prohibited" and not gpu.get("mig") and not gpu.get("reset")
+        return None if is_whole else "it may not compute as a whole"
+
+    busy = grouped((text, str(gpu["index"])) for gpu in selected if (text := why(gpu)))
+    left = [gpu for gpu in selected if why(gpu) is None]
+    found = left if left or not gpus else None
+    return found, "; ".join(f"GPU {', '.join(each)}: {text}" for text, each in busy.items()) or None

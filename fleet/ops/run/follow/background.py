@@ -1,0 +1,240 @@
+"""Continues a run in the background when the fleet command that began it has ended, as fleet-leader: a process in a
+session of its own, fed one JSON document. It leads the run (lead() in launch/attempts.py), then stops it on hosts that
+could not be reached and fetches what they have of its logs; or it does only the latter. Then it ends.
+
+Hosts that do not answer are tried as long as the run's nodes continue by themselves, or for a week."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from fleet.answers.run_events import Cleaned
+from fleet.codec import from_json, to_json
+from fleet.errors import FleetError
+from fleet.model import Host
+from fleet.node.base.clock import CLOCK
+from fleet.node.base.errors import on_failure
+from fleet.node.gang.ends import BY_HAND
+from fleet.ops.run.end.failure import fate
+from fleet.ops.run.follow.fetch import fetch
+from fleet.ops.run.follow.follow import SILENCE_SECONDS, Follower, FollowOptions, pause_after
+from fleet.ops.run.kept.documents import SUMMARY, read_object
+from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
+from fleet.ops.run.kept.record import RunRecord, host_elsewhere
+from fleet.own import private
+from fleet.own_process import own_process
+from fleet.protocol.messages.run import Stopped, Verdict
+from fleet.protocol.messages.run_specs import FollowSpec, StopSpec
+from fleet.rules.left_behind import left
+from fleet.runtime import Runtime
+from fleet.transport import TRANSPORTS, open_transport
+from fleet.transport.base import Cancel, ConnectOptions, Transport
+from fleet.transport.program import Program, last_message
+
+HELPER = "helper"
+STOP = "run.stop run.follow"  # in one process
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 2.0
+FETCHING = threading.Lock()  # hosts of one run share its folder
+LOOK_SECONDS = 1.0
+LOG = "leader.log"  # in the run's folder: what it writes besides
+LEADS = b"leads\n"  # what it writes once it does
+BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
+MARGIN_SECONDS = 60.0
+NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
+
+
+def patience(record: RunRecord) -> float:
+    """For how many seconds hosts that do not answer are tried."""
+    return NO_LEASE_SECONDS if record.lease is None else record.lease + record.about["stop_grace"] + MARGIN_SECONDS
+
+
+def stop_in_background(
+    record: RunRecord, hosts: Sequence[Host], runtime: Runtime, end: Verdict | None, verdict: Verdict | None = None
+) -> str:
+    """Have the run stopped on these hosts, once they answer, and its logs fetched. Returns what becomes of its ranks
+    there, as text. end: why it is stopped. verdict: on it; None: there is none, or another attempt follows."""
+    spec = _spec(record, hosts, runtime.transport, end=end, verdict=verdict)
+    if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process stays for it, see wait()
+        threading.Thread(target=stop, args=(spec,), name=HELPER).start()
+        return fate(record.lease, os.getpid())
+    process = _start("follow.background:stop", record, spec)
+    return fate(record.lease, _left(process) if process else None)
+
+
+def wait() -> None:
+    """Returns when this process has nothing to stop any more."""
+    for thread in threading.enumerate():
+        if thread.name == HELPER:
+            thread.join()
+
+
+def lead_in_background(
+    record: RunRecord, folder: RunFolder, transport: Transport, hosts: Sequence[Host], course: Any, ended: Any
+) -> int:
+    """Have the run led by a process of its own: it has the folder's lock from the beginning, so that no process takes
+    the run for one that is over or was left. Returns its pid. FleetError: no process on this machine leads it. hosts:
+    all that it may need. course, ended: JSON, see follow_run()."""
+    # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
+    spec = _spec(record, hosts, transport, lock=folder.lock, course=course, ended=ended)
+    process = _start("launch.attempts:lead", record, spec)
+    folder.let_go()
+    if process is not None:
+        assert process.stdout
+        if select.select([process.stdout], [], [], BEGIN_SECONDS)[0] and os.read(process.stdout.fileno(), len(LEADS)):
+            return _left(process)
+        with process:
+            process.kill()
+    folder.set_state(leader=None)
+    raise FleetError(
+        f"nothing on this machine follows the run: {folder.path / LOG} may say why; it goes on all the same",
+        hint=f"fleet attach {record.run_id}",
+        kind="not-followed",
+    )
+
+
+def _spec(record: RunRecord, hosts: Sequence[Host], transport: Transport, **task: Any) -> dict[str, Any]:
+    return {
+        "record": to_json(record.elsewhere()),
+        "hosts": [to_json(host_elsewhere(host)) for host in hosts],
+        "transport": transport.name,
+        "gateways": [to_json(host_elsewhere(hop)) for host in hosts for hop in transport.route(host)],
+        **task,
+    }
+
+
+def _start(function: str, record: RunRecord, spec: dict[str, Any]) -> subprocess.Popen[bytes] | None:
+    """None where it cannot be started, or knows no such transport. The run's folder is its to hold where the spec has
+    the lock of it."""
+    if spec["transport"] not in TRANSPORTS.names:
+        return None
+    fds = [spec["lock"]] if spec.get("lock") is not None else []
+    try:
+        with open(record.logs / LOG, "ab", opener=private) as log:
+            return own_process(f"fleet.ops.run.{function}", spec, pass_fds=fds, stderr=log)
+    except OSError:
+        return None
+
+
+def opened(spec: dict[str, Any]) -> tuple[RunRecord, RunFolder, Transport, list[Host]]:
+    """Returns what such a process works with."""
+    hosts, hops = (from_json(list[Host], spec[name]) for name in ("hosts", "gateways"))
+    record, options = from_json(RunRecord, spec["record"]), ConnectOptions(CONNECT_SECONDS)
+    return record, RunFolder(record.logs), open_transport(spec["transport"], options, [*hosts, *hops]), hosts
+
+
+def _left(process: subprocess.Popen[bytes]) -> int:
+    """It outlives us on purpose: no ResourceWarning, no wait; its pid."""
+    assert process.stdout
+    process.stdout.close()
+    process.returncode = 0
+    return process.pid
+
+
+# -- in that process: hosts that could not be reached
+def stop(spec: dict[str, Any]) -> None:
+    """Stops the run on all of these hosts at once; what came of it goes to the run's events."""
+    record, folder, transport, hosts = opened(spec)
+    until, came = CLOCK.monotonic() + patience(record), list[str]()
+    end, verdict = spec["end"], spec["verdict"]
+    grace = record.about["stop_grace"] if end and end["by"] in BY_HAND else record.grace
+    folder.set_stopping([host.name for host in hosts])
+
+    def work(host: Host) -> None:
+        text, whole = clean(host, record.run_id, grace, transport, until, folder, record.attempt, end, verdict)
+        if whole:
+            came.append(host.name)
+        folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {text}")
+
+    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    correct_summary(folder, came, record.attempt)
+    folder.set_stopping([])
+    transport.close()
+
+
+def clean(
+    host: Host,
+    run: str,
+    grace: float,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int = 0,
+    end: Verdict | None = None,
+    verdict: Verdict | None = None,
+) -> tuple[str, bool]:
+    """Tries until the run is stopped on this host; returns what came of it, one line, and whether its logs are
+    complete."""
+    reason = "the head gave this node up"
+    spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "verdict": verdict}
+    if end is None or end["by"] != "stop":  # which ends what may have followed, too
+        spec["attempt"] = attempt
+    last, began = "never tried", CLOCK.monotonic()
+    while CLOCK.monotonic() < until and not read_object(folder.path / SUMMARY).get("forgotten"):
+        try:
+            session = transport.connect(host, Cancel())
+            with on_failure(session.close):
+                program = Program(session, STOP, spec)
+                answer = last_message(program, Stopped, timeout=grace + 30)
+            whole = _fetch(run, program, transport, until, folder, attempt)
+            return (
+                f"stopped; processes left: {', '.join(left(answer)) or 'none'}; its logs are "
+                f"{'complete' if whole else 'not complete'} here"
+            ), whole
+        except FleetError as error:
+            last = str(error)
+        CLOCK.sleep(pause_after(CLOCK.monotonic() - began, RETRY_SECONDS))
+    return f"given up: {last}", False
+
+
+def _fetch(
+    run: str,
+    program: Program,
+    transport: Transport,
+    until: float,
+    folder: RunFolder,
+    attempt: int,
+) -> bool:
+    """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
+    longer than that: while hosts are waited for, others may write there."""
+    spec: FollowSpec = {"run": run, "offsets": {}, "attempt": attempt}
+    how = FollowOptions(spec, transport, node_timeout=SILENCE_SECONDS)
+
+    def is_late(follower: Follower) -> bool:  # it went again: no other process waits for it
+        now, since = CLOCK.monotonic(), follower.silent_since
+        return now > until or since is not None and now - since > SILENCE_SECONDS
+
+    with FETCHING:
+        # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
+        while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
+            if CLOCK.monotonic() > until:
+                program.session.close()
+                return False
+        try:
+            waiting = {program.host.name: program}
+            return fetch([program.host], folder, how, is_late, waiting, attempt)[program.host.name].complete
+        finally:
+            folder.release()
+
+
+def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
+    """Notes that the logs which these hosts have of an attempt are complete now. The process that followed the run
+    releases its folder when that is written; a process that follows it again reports them again. That of a later
+    attempt does not report them."""
+    if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
+        return
+    try:
+        if summary := read_object(folder.path / SUMMARY):
+            summary["incomplete_logs"] = [name for name in summary["incomplete_logs"] if name not in complete]
+            folder.write_json(SUMMARY, summary)
+    finally:
+        folder.release()

@@ -1,0 +1,85 @@
+"""`fleet top`: samples of what hosts do, on one connection a host."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+from fleet import fanout
+from fleet.answers.hosts import HostSampled
+from fleet.each import over
+from fleet.errors import FleetError, Interrupted, UsageError
+from fleet.model import Host, Report, Result, exit_code_of
+from fleet.ops.plans import RequestPlan
+from fleet.ops.run.find.find import find, warn_of_missing
+from fleet.ops.run.find.here import chosen
+from fleet.ops.run.follow.follow import pause_after
+from fleet.protocol.frames import MESSAGE
+from fleet.protocol.messages.samples import Sampled, SampleSpec
+from fleet.requests.runs import Top
+from fleet.rules.gpu_use import is_cold, is_free
+from fleet.runtime import Runtime
+from fleet.transport.program import Program
+
+SILENCE_SECONDS, RETRY_SECONDS, PING_SECONDS = 15.0, 2.0, 5.0
+
+
+def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
+    """Samples the hosts, those of a run if one is named. Without a number of samples it goes on until an interrupt, and
+    tries a host that does not answer again and again."""
+    request, hosts = plan.request, plan.hosts
+    if request.run is not None:
+        runs, answers = find(plan.inventory, runtime, live=False)
+        found = chosen(request.run, runs, answers, request.runs)
+        if not found.live:
+            raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
+        warn_of_missing(found, answers, runtime.emit)
+        hosts = tuple(found.hosts.values())
+    last: dict[str, HostSampled | FleetError] = {}
+    spec: SampleSpec = {"every": request.every, "count": request.count}
+
+    def take(host: Host, found: HostSampled | FleetError) -> None:
+        last[host.name] = found
+        request.each(host.name, found)
+
+    def end(host: Host) -> Result:
+        found = last.get(host.name, HostSampled())
+        if isinstance(found, FleetError):
+            return Result(host.name, False, error=found)
+        return Result(host.name, True, 0, answer=found)
+
+    def one(host: Host) -> Result:
+        since = runtime.clock.monotonic()
+        while True:
+            try:
+                with (
+                    closing(runtime.transport.connect(host, runtime.cancel)) as session,
+                    Program(session, "run.sample", spec) as program,
+                ):
+                    silence, cancel = SILENCE_SECONDS + request.every, runtime.cancel
+                    for frame in program.frames(silence=silence, cancel=cancel, poll=1.0, ping=PING_SECONDS):
+                        if frame.kind == MESSAGE:
+                            since = runtime.clock.monotonic()
+                            take(host, answer_of(frame.decode(Sampled)))
+                return end(host)
+            except FleetError as error:
+                if request.count:
+                    raise
+                if isinstance(error, Interrupted):
+                    return end(host)
+                take(host, error.but(host=host.name))
+                pause = pause_after(runtime.clock.monotonic() - since, RETRY_SECONDS)
+                runtime.clock.wait(runtime.cancel, pause)
+
+    most = runtime.fanout if request.count else len(hosts)
+    fanout.check_limits(len(hosts), most)
+    results = over(hosts, replace(runtime, fanout=most), one, "sampling")
+    return Report("top", results, exit_code_of(results))
+
+
+def answer_of(sample: Sampled) -> HostSampled:
+    taken = {name: value for name, value in sample.items() if name != "event"}
+    gpus = sample["gpus"]
+    return HostSampled(
+        taken, [gpu["index"] for gpu in gpus if is_free(gpu)], [gpu["index"] for gpu in gpus if is_cold(gpu)]
+    )

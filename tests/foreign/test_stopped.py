@@ -1,0 +1,65 @@
+"""Trainers of others that are stopped: each saves its work as it does by hand, and nothing is left.
+
+At SIGTERM Lightning 2.6's Trainer broadcasts within its handler, which hangs where another rank is in another
+collective, whoever sends it: of what it saves there nothing is held."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.foreign.__main__ import foreign_lab
+from tests.foreign.program import WORK
+from tests.foreign.programs import PROGRAMS
+from tests.foreign.sides import Lab, fleet_words
+from tests.node.nodes import until
+
+LONG = {"lightning": ("--epochs", "10000"), "hf_trainer": ("--max_steps", "10000")}
+JUST_IN_TIME = ("--save_strategy", "steps", "--save_steps", "9999", "--enable_jit_checkpoint", "True")
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Lab]:
+    with foreign_lab() as lab:
+        yield lab
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "signum", "more", "kept"),
+    [
+        ("lightning_digits.py", signal.SIGINT, (), "lightning/stopped.ckpt"),
+        ("lightning_digits.py (once a node)", signal.SIGINT, (), "lightning/stopped.ckpt"),
+        ("lightning.sh", signal.SIGINT, (), "lightning/stopped.ckpt"),
+        ("hf_trainer.py", signal.SIGINT, (), "stopped/model.safetensors"),
+        ("hf_trainer.py", signal.SIGTERM, JUST_IN_TIME, "hf/checkpoint-*/model.safetensors"),
+        ("hf_trainer.py (accelerate)", signal.SIGINT, (), "stopped/model.safetensors"),
+    ],
+)
+def test_a_trainer_that_is_stopped_has_saved_its_work(
+    ground: Lab, tmp_path: Path, name: str, signum: signal.Signals, more: tuple[str, ...], kept: str
+) -> None:
+    (program,) = (program for program in PROGRAMS if program.name == name)
+    words = (*program.words, *LONG["hf_trainer" if "hf" in name else "lightning"], *more)
+    program = replace(program, words=words, env={**program.env, "PAUSE": "0.1"})
+    before = ground.prepare(program)
+    ground.inventory(program, tmp_path)
+    line = ("-i", "fleet.yaml", *fleet_words(program))
+    process = ground.lab.popen(*line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    first = ground.lab.names[0]
+    log = tmp_path / f"runs/latest/{first}/rank0.out"
+    until(lambda: log.exists() and any(sign in log.read_text() for sign in ("loss", "epoch 0")), 200.0)
+    process.send_signal(signum)
+    said = process.communicate(timeout=200)[1].decode()
+    (run,) = (path for path in tmp_path.glob("runs/*-*") if not path.is_symlink())
+    summary = json.loads((run / "summary.json").read_text())
+    assert process.returncode == 130 and summary["killed"] == [], said
+    assert ground.lab.sh(first, f"ls {WORK}/{kept}"), said
+    for node, was in enumerate(before):
+        assert not ground.survey(node)["processes"].keys() - was["processes"].keys()

@@ -1,0 +1,427 @@
+"""What a job of Slurm's, and the command that looks on, put on record of its run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.answers.run_start_events import Submitted
+from fleet.answers.runs import RunSummary
+from fleet.cli.main import run
+from fleet.cli.run import submit as submit
+from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
+from fleet.model import Host, Inventory, Report
+from fleet.node.gang.ends import run_end
+from fleet.ops.run.kept import job, reader
+from fleet.ops.run.kept.folder import RunFolder
+from fleet.ops.run.launch import run as launch_run
+from fleet.ops.run.plan.plan import plan_of
+from fleet.ops.run.submit import watch
+from fleet.protocol.state import STATE
+from fleet.requests.launch import Launch
+from fleet.runtime import Runtime
+from fleet.sources.queue import Standing, State
+from fleet.transport.base import JobEnd
+from fleet.transport.local import LocalTransport
+from fleet.transport.slurm import Done, Refused, Unknown, ask_slurm, own_environment, why_over
+from tests import stubs
+from tests.run_folders import an_id, run_folder
+
+RUN = an_id("t")
+SHOWN = 'echo "JobId=17 JobState=COMPLETING Reason=TimeLimit"'
+UNCONFIRMED = {"event": "submitted", "on": "slurm", "job": "", "by": "me", "script": "job.sh", "logs": "runs"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's, whose job sbatch has not confirmed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = run_folder(tmp_path / "runs", RUN, events=["version", {**UNCONFIRMED, "asked": {"nodes": "2"}}])
+    (made / "job.sh").write_text("#!/bin/bash\n")
+    (tmp_path / "t.py").write_text("")
+    stubs.put(tmp_path, {"squeue": f"echo '17|{made}/job.sh'; echo '18|{tmp_path}/other.sh'"}, monkeypatch)
+    return made
+
+
+@pytest.fixture
+def in_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The same, within its job, on a node without Slurm's other commands."""
+    given = {"FLEET_CLAIMS": RUN, "SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "localhost", "SLURM_GPUS_ON_NODE": "2"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{folder.parent.parent}:/nowhere")
+    yield folder
+
+
+def jobs(folder: Path) -> list[Any]:
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return [it["job"] for it in events if it["event"] == "submitted"]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return found
+
+
+def test_an_end_before_the_run_begins_is_on_record(in_job: Path) -> None:
+    """Written by the job, with its number, which the command that requested it has not learned."""
+    code = run(["--on", "slurm", "launch", "t.py"])
+    assert code == summary(in_job)["exit_code"] == 2 and jobs(in_job) == ["", "17"]
+    assert "srun is not on this machine" in summary(in_job)["error"]["message"]
+    assert summary(in_job)["end"]["by"] == "failure"
+
+
+def test_a_node_that_does_not_share_the_folder_has_one_of_its_own(in_job: Path) -> None:
+    shutil.rmtree(in_job.parent)
+    assert run(["--on", "slurm", "launch", "t.py"]) == summary(in_job)["exit_code"] == 2
+    assert "srun is not on this machine" in summary(in_job)["error"]["message"]
+
+
+def test_a_copy_of_the_script_leads_no_run_of_this_id(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(["--on", "slurm", "launch", "t.py"])
+    (in_job / "summary.json").unlink()
+    monkeypatch.setenv("SLURM_JOB_ID", "18")
+    assert run(["--on", "slurm", "launch", "t.py"]) == 2
+    assert not (in_job / "summary.json").exists() and jobs(in_job) == ["", "17"]
+
+
+def test_a_job_that_was_not_confirmed_is_found_by_its_script(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = f"JobId=17 UserId=me({os.getuid()}) Command={folder}/job.sh x"
+    listing = f"""case $* in *--me*) echo '17|{folder}/job.sh';; *)
+        if [ -e {folder}/gone ]; then state=CANCELLED; else state=PENDING; fi
+        echo "17|$state|N/A|{folder}/job.sh|None";; esac"""
+    commands = {"squeue": listing, "scontrol": f"echo '{shown}'", "scancel": f"touch {folder}/gone"}
+    stubs.put(folder.parent.parent, commands, monkeypatch)
+    assert run(["stop", RUN]) == 0
+    assert "job 17 is out of the queue" in capsys.readouterr().out and jobs(folder) == ["", "17"]
+    assert summary(folder)["exit_code"] == 130, "the end stays when Slurm has forgotten the job"
+    for name in commands:
+        (folder.parent.parent / name).unlink()
+    assert run(["runs"]) == 0
+    assert " stopped " in capsys.readouterr().out
+
+
+def test_what_scancel_did_not_do_is_not_called_cancelled(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = f"JobId=17 UserId=me({os.getuid()}) Command={folder}/job.sh x"
+    listing = f"case $* in *--me*) echo '17|{folder}/job.sh';; *) echo '17|PENDING|N/A|{folder}/job.sh|None';; esac"
+    fails = (
+        "echo 'scancel: error: Kill job error on job id 17: Unable to contact slurm controller (connect failure)' >&2"
+    )
+    commands = {"squeue": listing, "scontrol": f"echo '{shown}'", "scancel": f"{fails}; exit 1"}
+    stubs.put(folder.parent.parent, commands, monkeypatch)
+    assert run(["stop", RUN]) == 122
+    printed = capsys.readouterr()
+    assert "job 17 is not cancelled" in printed.err and "out of the queue" not in printed.out + printed.err
+    assert not (folder / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "why"),
+    [
+        ("echo 17", Done, ""),
+        (
+            "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1",
+            Refused,
+            "Invalid",
+        ),
+        ("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1", Unknown, "Socket timed out"),
+        ("echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1", Refused, "Unable"),
+        ("echo 'sbatch: error: Unable to contact slurm controller (receive failure)' >&2; exit 1", Unknown, "Unable"),
+        ("echo 'sbatch: error: Zero Bytes were transmitted or received' >&2; exit 1", Unknown, "Zero Bytes"),
+        ("exec sleep 60", Unknown, "has not answered within 0.2 s"),
+        ("kill -9 $$", Unknown, "exit status -9"),
+    ],
+)
+def test_an_answer_has_three_cases(
+    script: str, kind: type[Any], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubs.put(tmp_path, {"sbatch": script}, monkeypatch)
+    answer = ask_slurm(["sbatch", "job.sh"], seconds=0.2 if "sleep" in script else 30.0)
+    assert isinstance(answer, kind) and why in getattr(answer, "why", "")
+    assert isinstance(ask_slurm(["no-such-command"]), Refused)
+
+
+def test_a_preemption_with_grace_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm moves the EndTime of such a job to the end of GraceTime."""
+    soon = "EndTime=$(date -d '+60 seconds' +%Y-%m-%dT%H:%M:%S)"
+    for preempted, name, code in (("2026-11-30T15:00:00", "PREEMPTED", 130), ("None", "TIMEOUT", 124)):
+        line = f"JobId=17 JobState=RUNNING {soon} PreemptTime={preempted}"
+        stubs.put(tmp_path, {"scontrol": f'echo "{line}"'}, monkeypatch)
+        assert why_over("17", signalled=True) == JobEnd(f"ended by Slurm: {name}", code)
+
+
+@pytest.mark.parametrize(
+    ("script", "end_time", "name", "code"),
+    [
+        (f"sleep 1.5; {SHOWN}", 0, "TIMEOUT", 124),  # slowly
+        (
+            f"[ -e $0.again ] && {SHOWN} || {{ touch $0.again; echo 'Socket timed out' >&2; exit 1; }}",
+            0,
+            "TIMEOUT",
+            124,
+        ),
+        ("exec sleep 60", 0, "", 130),
+        ("echo 'scontrol: error: Unable to contact slurm controller (connect failure)' >&2; exit 1", 0, "", 130),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", 0, "", 130),
+        ("", 0, "", 130),
+        ("exec sleep 60", 60, "", 130),
+        ("exec sleep 60", -1, "TIMEOUT", 124),  # it is past: Slurm sends no other signal then
+        ("exec sleep 60", -3600, "", 130),  # the limit was raised since
+    ],
+)
+def test_what_slurm_does_not_answer_is_no_answer(
+    script: str, end_time: int, name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was sent a signal: not known why is neither a user's cancel nor a time limit."""
+    stubs.put(tmp_path, {"scontrol": script}, monkeypatch)
+    if end_time:
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + end_time))
+        monkeypatch.setenv("SLURM_JOB_ID", "18")
+        assert (other := why_over("17", signalled=True, seconds=0.1)) and not other.known, "it is of another job"
+        monkeypatch.setenv("SLURM_JOB_ID", "17")
+    end = why_over("17", signalled=True, seconds=2.5)
+    assert end is not None and (end.known, end.code) == (bool(name), code)
+    assert end.why == f"ended by Slurm: {name}" if name else "; why is not known: " in end.why
+    assert name or why_over("17", seconds=0.1) is None, "it goes on, as far as is known"
+
+
+def asked(folder: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has squeue show the run's job so, whose number is on record."""
+    RunFolder(folder).event(Submitted(on="slurm", job="17", by="me", script="job.sh", logs=str(folder)))
+    shown = f"JobId=17 UserId=me({os.getuid()}) Command={folder}/job.sh x"
+    commands = {"squeue": f"echo '17|{state}|N/A|{folder}/job.sh|None'", "scontrol": f"echo '{shown}'", "scancel": ""}
+    stubs.put(folder.parent.parent, commands, monkeypatch)
+
+
+def watched(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    emit: Callable[[Any], None] = lambda event: None,
+    seconds: float = 20.0,
+) -> Report:
+    monkeypatch.setattr(job, "SOON_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "BRING_SECONDS", 0.0)
+    found = job.job_of(RUN, folder.parent)
+    assert found is not None
+    runtime = Runtime(LocalTransport(), emit=emit)
+    timer = threading.Timer(seconds, runtime.detach.set)  # no test waits for ever
+    timer.start()
+    try:
+        return watch.watch(watch.watch_of(folder.parent, *found, detach=False), runtime)
+    finally:
+        timer.cancel()
+
+
+def test_a_job_that_ended_well_and_whose_folder_is_not_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run is on its node alone: nothing here shows that it failed."""
+    asked(folder, "COMPLETED", monkeypatch)
+    notices = list[Any]()
+    assert watched(folder, monkeypatch, notices.append).exit_code == summary(folder)["exit_code"] == 0
+    (notice,) = [it for it in notices if getattr(it, "level", "") == "warning"]
+    assert "shows nothing of its run" in notice.message and "share" in notice.hint
+
+
+def test_the_reason_is_looked_for_where_the_job_prints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that --output named, as Slurm shows it; without it job.out in the run's folder."""
+    asked(folder, "NODE_FAIL", monkeypatch)
+    (folder / "job.out").write_text("error: no disk here\n")
+    (printed := folder.parent / "17.log").write_text("error: no module named cuda\nbye\n")
+    shown = f"JobId=17 UserId=me({os.getuid()}) Command={folder}/job.sh StdOut={printed} x"
+    stubs.put(folder.parent.parent, {"scontrol": f"echo '{shown}'"}, monkeypatch)
+    report = watched(folder, monkeypatch)
+    assert report.exit_code == 122 and f"{printed}: error: no module named cuda" in str(report.as_json()["error"])
+
+
+def test_a_leader_without_a_sign_of_life_is_named_while_its_job_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(folder, "RUNNING", monkeypatch)
+    (folder / STATE).write_text("{}")
+    monkeypatch.setattr(watch, "SILENT_SECONDS", 0.3)
+    notices = list[Any]()
+    watched(folder, monkeypatch, notices.append, seconds=3.0)
+    (notice,) = [it for it in notices if getattr(it, "level", "") == "warning"]
+    assert "has shown no sign of life" in notice.message and "scontrol show job 17" in notice.hint
+
+
+def test_a_job_that_slurmctld_begins_again_goes_on_with_its_run(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slurmctld that was restarted has forgotten that it began the job, and counts its restarts from 0."""
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    run_json, kept = in_job / "run.json", in_job / "summary.json"
+    assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": 0}
+    run_json.write_text("{}")
+    assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": 1}, "it was killed, and has no end on record"
+    kept.write_text(json.dumps({"exit_code": 0, "end": {"by": "done"}}))
+    assert submit.claimed(in_job.parent) == {}, "another run, in this job"
+    kept.unlink()
+    (in_job / ".attempt").write_text("2")
+    for restarts, attempt in (("0", 3), ("1", 3), ("4", 4)):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": attempt}
+    monkeypatch.delenv("SLURM_RESTART_COUNT")
+    (in_job / ".attempt").unlink()
+    for by, more, attempt in (("queue", {}, 1), ("failure", {}, 0), ("queue", {"error": {}}, 0)):
+        kept.write_text(json.dumps({"exit_code": 122, "end": {"by": by}, **more}))
+        assert submit.claimed(in_job.parent).get("attempt", 0) == attempt
+    kept.write_text(json.dumps({"exit_code": 130, "end": {"by": "queue"}}))
+    (in_job / ".attempt").write_text("2")
+    for restarts, attempt in (("0", 3), ("1", 3), ("4", 4)):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        assert submit.claimed(in_job.parent)["attempt"] == attempt
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cancelled_job_that_slurmctld_begins_again_makes_no_run(
+    begun: bool, in_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slurmctld that was killed has forgotten the cancel, which is the run's end on record."""
+    if begun:
+        (in_job / "run.json").write_text("{}")
+    job.keep_end(in_job, job.ended_in_queue(in_job, "17", Standing(State.OVER, "CANCELLED", code=130)))
+    before = (in_job / "summary.json").read_bytes()
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    with pytest.raises(UsageError, match="was cancelled"), submit.on_record(in_job.parent):
+        pass
+    assert (in_job / "summary.json").read_bytes() == before
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # its user has requeued it
+    assert submit.claimed(in_job.parent)["attempt"] == 1
+
+
+def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_run, "HANDOVER_SECONDS", 1.0)
+    draft = plan_of(
+        Inventory((Host("a", "198.18.0.1"),)), Launch("t.py", runs_dir=folder.parent, claims=RUN, attempt=1)
+    )
+    (before := RunFolder(folder)).hold()
+    with pytest.raises(UsageError, match="already"):
+        launch_run.claim(draft)
+    end = json.dumps({"exit_code": 0, "end": {"by": "done"}})
+    leader = threading.Timer(0.3, lambda: ((folder / "summary.json").write_text(end), before.release()))
+    leader.start()
+    with pytest.raises(UsageError, match="has ended meanwhile"):
+        launch_run.claim(draft)
+    leader.join()
+    assert (folder / "summary.json").read_text() == end and RunFolder(folder).hold()
+    assert not (folder / ".attempt").exists()
+
+
+def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on record of a run's end by then is not asked for again."""
+    count = f"echo >>{in_job}/asked; echo 'JobId=17 JobState=COMPLETING Reason=TimeLimit'"
+    stubs.put(in_job.parent.parent, {"scontrol": count}, monkeypatch)
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    end = {"exit_code": 124, "end": {"by": "queue"}}
+    with pytest.raises(FleetError), submit.on_record(in_job.parent):
+        (in_job / "summary.json").write_text(json.dumps(end))
+        raise ConnectError("its step has ended")
+    assert summary(in_job) == end and not (in_job / "asked").exists()
+    with pytest.raises(FleetError), submit.on_record(in_job.parent):  # the next attempt's
+        raise ConnectError("its step has ended")
+    assert summary(in_job) != end and (in_job / "asked").read_text() == "\n"
+
+
+def test_a_queues_end_replaces_none_that_is_on_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that its time limit ended has its own summary, though its queue ended it."""
+    asked(folder, "CANCELLED", monkeypatch)
+    text = "ended by Slurm: TIMEOUT"
+    answer = RunSummary(RUN, world_size=8, logs=str(folder), stopped=text, end=run_end("queue", text, 124))
+    (folder / "summary.json").write_text(json.dumps(Report("launch", (), 124, answer=answer).as_json()))
+    before = (folder / "summary.json").read_bytes()
+    assert run(["stop", RUN]) == 0 and (folder / "summary.json").read_bytes() == before
+    report = watched(folder, monkeypatch)
+    assert report.exit_code == 124 and report.read(RunSummary).world_size == 8
+    assert (folder / "summary.json").read_bytes() == before
+
+
+def test_a_summary_that_comes_late_is_the_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system shows what a node has written only after the queue has shown the end of the job."""
+    asked(folder, "OUT_OF_MEMORY", monkeypatch)
+    answer = RunSummary(RUN, world_size=8, logs=str(folder), end=run_end("failure", "a rank failed", 77))
+    text = json.dumps(Report("launch", (), 77, answer=answer).as_json())
+    begin = watch.ended_in_queue
+
+    def late(*given: Any) -> Report:
+        (folder / "summary.json").write_text(text)
+        return begin(*given)
+
+    monkeypatch.setattr(watch, "ended_in_queue", late)
+    report = watched(folder, monkeypatch)
+    assert report.exit_code == 77 and (folder / "summary.json").read_text() == text
+
+
+def test_who_only_lists_runs_writes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(folder, "CANCELLED", monkeypatch)
+    before = (folder / "events.jsonl").read_bytes()
+    assert run(["runs"]) == 0 and " stopped " in capsys.readouterr().out
+    assert not (folder / "summary.json").exists() and (folder / "events.jsonl").read_bytes() == before
+
+
+def test_a_job_that_was_asked_to_end_may_be_there_still(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(folder, "PENDING", monkeypatch)
+    assert run(["stop", RUN]) == 0
+    assert "job 17 was asked to end" in capsys.readouterr().out and not (folder / "summary.json").exists()
+
+
+def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a job that was put back waits, the end of its last attempt stands there for long."""
+    asked(folder, "PENDING", monkeypatch)
+    end = run_end("queue", "ended by Slurm: PREEMPTED", 130)
+    report = Report("launch", (), 130, answer=RunSummary(RUN, logs=str(folder), end=end))
+    (folder / "summary.json").write_text(json.dumps(report.as_json()))
+    hurried, runtime = list[float](), Runtime(LocalTransport())
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(job.Asking, "hurry", lambda *_: hurried.append(0.0))
+    timer = threading.Timer(0.5, runtime.detach.set)
+    timer.start()
+    found = job.job_of(RUN, folder.parent)
+    assert found is not None
+    watch.watch(watch.watch_of(folder.parent, *found, detach=False), runtime)
+    timer.join()
+    assert len(hurried) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "code"),
+    [
+        ("JobState=RUNNING PreemptTime=2026-11-30T15:00:00", "queue", 130),
+        ("JobState=COMPLETING Reason=TimeLimit", "queue", 124),
+        ("JobState=PENDING Reason=None", "queue", 130),  # slurmctld was restarted, and has forgotten that it began
+        ("JobState=RUNNING", "failure", 122),
+    ],
+)
+def test_what_slurm_ends_before_the_run_begins_may_begin_again(
+    state: str, by: str, code: int, in_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal in preflight or in --sync, or a step that ends then, is no failure of the run's."""
+    stubs.put(in_job.parent.parent, {"scontrol": f"echo 'JobId=17 {state}'"}, monkeypatch)
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    error: FleetError = Interrupted("interrupted") if "Preempt" in state else ConnectError("its step has ended")
+    with pytest.raises(FleetError), submit.on_record(in_job.parent):
+        raise error
+    assert summary(in_job)["end"]["by"] == by and summary(in_job)["exit_code"] == code
+    assert job.has_ended(in_job) is (by == "failure")
+
+
+def test_what_a_job_is_for_reaches_no_other_process() -> None:
+    of_a_job = {"FLEET_CLAIMS": RUN, "FLEET_REQUEUES": "3", "FLEET_ARRAY_WAIT": "60", "SLURM_JOB_ID": "17"}
+    assert own_environment({**of_a_job, "SLURM_CONF": "/a/b"}) == {"SLURM_CONF": "/a/b"}
