@@ -1,9 +1,8 @@
-"""Locks on files: of one that holds the lock alone, of several that share it, and who that is.
+"""Locks files, exclusively or shared, and reports which process holds a lock.
 
-Where a file system has none (Lustre without -o flock, some FUSE ones), a file next to the locked one takes the place of
-the lock. NAME.held is of a process that holds it alone, NAME.held-MACHINE-PID of each that shares it; the file names
-the process that made it. What a dead process of this machine has left is taken away; that of one of which nothing is
-known here stays.
+Some file systems have no locks (Lustre without -o flock, some FUSE ones). There a file next to the locked one takes the
+place of the lock: NAME.held for an exclusive one, NAME.held-MACHINE-PID for each that shares it. It names the process
+that made it. Such a file of a dead process of this machine is removed; that of a process on another machine stays.
 """
 
 import errno
