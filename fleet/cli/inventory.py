@@ -140,10 +140,10 @@ def narrowed(inventory: Inventory) -> Inventory:
     return chosen
 
 
-# -- operands of -w and -x that stand for names on standard input, in a file, or in a record of the head
+# -- operands of -w and -x that mean names on standard input, in a file, or in a record of the head
 @functools.cache  # a pipe can be read once; all steps of a playbook have the hosts of its beginning
 def hosts_of(operand: str, source: str) -> Sequence[str] | None:
-    """Returns the names that "-", "^FILE" or "@failed" stands for; None for other operands. Raises FieldError or
+    """Returns the names that "-", "^FILE" or "@failed" means; None for other operands. Raises FieldError or
     UsageError."""
     if operand == FAILED:
         return _failed(source)

@@ -46,7 +46,7 @@ def wait_for(
 def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | None]":
     """Returns (descriptor of the lock, None), or (None, HOST) if another host of the same sync holds it, because nodes
     share the folder. Raises Refused if another sync holds it. A program whose head is silent gives up the lock after
-    its `patience`, so this waits as long for a lock that was not renewed lately."""
+    its `patience`. So this waits that long for a lock that was not renewed lately."""
     fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:

@@ -6,7 +6,7 @@ offset, version]]}. The head has `offset` bytes of that version. With offset nul
 the digest, or nothing if the file still has that version. Then for each of these files, in that order: J {"event":
 "begin", "index": in wanted, "offset", "size", "mtime", "version"}; O frames with the bytes; J {"event": "piece",
 "offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"} For a path that is no file any
-more it sends "gone" instead, and "moving" for a file that does not stop changing. A file that changed while it was read
+more it sends "gone" instead; for a file that does not stop changing, "moving". A file that changed while it was read
 begins again. Small files at rest, and files of the head's version, go many at a time: J {"event": "few", "index": of
 the first, "files": ["VERSION SHA256", or ""]}, an O frame of the bytes of all.
 """
