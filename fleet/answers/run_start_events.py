@@ -22,9 +22,9 @@ class Version(RunEvent, event="version"):
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted(RunEvent, event="submitted"):
-    """a batch system starts it by and by: `on` (as `--on` has it), `job` (its number there; empty where it is not
-    confirmed), `by`, `script`, `logs`, `asked` (the queue's options, which `--again` uses once more), `seal` (by which
-    the user's fleet knows that it made the request)"""
+    """a batch system will start it: `on` (as `--on` has it), `job` (its number there; empty if it is not confirmed),
+    `by`, `script`, `logs`, `asked` (the queue's options, for `--again`); `seal` (shows that the user's own fleet made
+    the request)"""
 
     on: str
     job: str

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hosts:
-    """inventory: the selected hosts of `everyone`. See `open`. typed: the command line that this comes from."""
+    """Holds the hosts to work on. inventory: the selected ones of all; see `open`. typed: the command line, if there is
+    one."""
 
     inventory: Inventory
     everyone: Inventory

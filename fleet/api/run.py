@@ -32,7 +32,7 @@ class Task(Generic[T]):
             try:
                 return work(runtime)
             finally:
-                with suppress(OSError):  # of a connection that is closed: it says nothing of the work
+                with suppress(OSError):  # closing a connection failed: the work is done all the same
                     at_end()
 
         self._cancel, self.future = runtime.cancel, background("fleet", do)

@@ -1,4 +1,4 @@
-"""The inventory of a command line, read once; whole, or narrowed by -w and -x."""
+"""Reads the inventory of a command line once, and selects the hosts of -w and -x."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ read = set[str]()  # STDIN, once this process has taken names from there
 
 
 def load_all_hosts() -> Inventory:
-    """The inventory that -i, $FLEET_INVENTORY or the current folder name, or the hosts of --on, whole; read once a
-    command line."""
+    """Returns all hosts of the inventory that -i, $FLEET_INVENTORY or the current folder has, or of --on. It is read
+    once per command line."""
     line = the_line()
     if line.inventory is None:
         line.inventory = found = _read()
@@ -66,7 +66,7 @@ def _read() -> Inventory:
 
 
 def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
-    """(the run, its job) of one that was submitted to a queue, where this process is none of its job's."""
+    """Returns (run id, job) of a run that was submitted to a queue; None inside of that job, or for other runs."""
     if settings_of().inventory is not None:
         return None
     from fleet.ops.run.kept.job import job_of
@@ -76,18 +76,19 @@ def job_here(run: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
 
 def _within_job(job: Submitted) -> bool:
-    """Is true in a process of that job."""
+    """Returns whether this process runs in that job."""
     return SOURCES.get(job.on).job(os.environ) == job.job.partition("@")[0]
 
 
 def enter_all() -> None:
-    """Selects the hosts of all jobs that lead a run there, where this process is in nothing that --on names."""
+    """Outside of any job of the --on queue, selects the hosts of all its jobs that lead a run."""
     if (name := settings_of().on) != INVENTORY and SOURCES.get(name).detect(os.environ) is None:
         os.environ.update(SOURCES.get(name).enter_all())
 
 
 def _enter(run: str, runs_dir: Path) -> None:
-    """The job of a run that was submitted to a queue. InventoryError where no host of an inventory knows of a run."""
+    """Selects the hosts of the job of a submitted run. Raises InventoryError for a run in containers of a platform,
+    which no head can reach."""
     from fleet.ops.run.kept.job import is_ours, run_here, submitted
     from fleet.ops.run.kept.local import platform_of
 
@@ -105,7 +106,7 @@ def _enter(run: str, runs_dir: Path) -> None:
 
 
 def _within(error: NoInventory) -> FleetError:
-    """The error, with the way out where this process is in what a source knows."""
+    """Returns the error. If this process is in a job of a source, its hint is the --on of that source."""
     for name in SOURCES.own:
         if (what := SOURCES.get(name).detect(os.environ)) is not None:
             return error.but(message=f"no inventory found; this is {what}", hint=f"give --on {name} to take its hosts")
@@ -113,7 +114,7 @@ def _within(error: NoInventory) -> FleetError:
 
 
 def load_inventory() -> Inventory:
-    """The same, narrowed by -w and -x."""
+    """Returns the inventory with the hosts of -w and -x alone."""
     return narrowed(load_all_hosts())
 
 
@@ -129,7 +130,7 @@ def narrowed(inventory: Inventory) -> Inventory:
             return hosts_of(operand, source)
         from fleet.rules.judge import ignored
 
-        # one that is no longer in the inventory is left out anyway; of a rule that a host ignores, it is fit
+        # hosts that left the inventory are not selected anyway; a rule that a host ignores does not make it unfit
         found = unfit_of(source)
         return [host.name for host in inventory.hosts if found.get(host.name, set()) - set(ignored(host))]
 
@@ -139,11 +140,11 @@ def narrowed(inventory: Inventory) -> Inventory:
     return chosen
 
 
-# -- the hosts of -w and -x that are elsewhere: on standard input, in a file, in a record of the head
-@functools.cache  # a pipe gives its names once; a playbook's steps are for the hosts that it began with
+# -- operands of -w and -x that mean names on standard input, in a file, or in a record of the head
+@functools.cache  # a pipe can be read once; all steps of a playbook have the hosts of its beginning
 def hosts_of(operand: str, source: str) -> Sequence[str] | None:
-    """Returns the expressions that an operand means, with an inventory of that source; None where it is no such
-    operand. FieldError; UsageError."""
+    """Returns the names that "-", "^FILE" or "@failed" means; None for other operands. Raises FieldError or
+    UsageError."""
     if operand == FAILED:
         return _failed(source)
     if operand == STDIN:
@@ -167,12 +168,12 @@ def _tokens_in(file: str | int) -> Sequence[str]:
 
 
 def keep_failed(names: Sequence[str]) -> None:
-    """Keeps the hosts on which this command line's verb has failed, for `-w @failed`, until another verb is over with
-    the same inventory. A verb that only looks at runs leaves what is kept."""
+    """Records the hosts on which this verb failed, for `-w @failed`, until another verb ends with the same inventory. A
+    verb that only looks at runs does not change the record."""
     line = the_line()
     if line.inventory is None or getattr(line.command, "interrupted", None) == ONLY_LOOKS:
         return
-    with suppress(OSError, UsageError, RuntimeError):  # no home that is ours: then nothing is on record
+    with suppress(OSError, UsageError, RuntimeError):  # without a home folder of ours, nothing is recorded
         place = _place(line.inventory.source)
         if names:
             home(Path.home(), place.parent.name)
@@ -194,7 +195,7 @@ def _failed(source: str) -> Sequence[str]:
 
 @functools.cache
 def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
-    """Returns the unfit hosts of an inventory of that source, with the rules by which they are. Raises FieldError."""
+    """Returns unfit host -> the ids of the rules that it fails, for the inventory of that source. Raises FieldError."""
     from fleet.ops.health import load, scope_of
     from fleet.rules.history import unfit
 
@@ -205,8 +206,8 @@ def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
 
 
 def without_unfit(expression: str | None, source: Source, options: Sequence[str]) -> str | None:
-    """Returns the node set with the names that @unfit means, for a queue that has no such name; those alone that
-    it knows: another one in the request, and it refuses that. options: those that are passed on to it."""
+    """Returns the node set with @unfit replaced by names, for a queue. It has only names that the queue knows, because
+    the queue refuses a request with others. options: those that are passed on to the queue."""
     names = list[str]()
     for each in (expression or "").split(","):
         if each == UNFIT:

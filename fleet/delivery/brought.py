@@ -1,7 +1,7 @@
-"""Records what `fleet get` put on this machine, as it was then. So a later get, or sync, knows who made a file.
+"""Records the files that `fleet get` put on this machine. A later get or sync then knows that it made them.
 
-~/.fleet/brought/KEY: of one folder, two lines of JSON: the folder, and of each path in it what is in Got; of one that
-is being put in place, also what was there before.
+The record of a destination folder has two lines of JSON: the folder's path, and {path in it: [Got, ...]}. While a file
+is being replaced, its list also has the version that was there before. store_of() returns the record's path.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fleet.node.base.files import file_digest, replace_file
 from fleet.node.base.locks import alone
 from fleet.protocol.state import FETCHED, HOME
 
-MOST_FOLDERS = 300  # the ones got into last
+MOST_FOLDERS = 300  # those with the latest records
 MOST_FILES = 200_000  # of each
 
 
 class Got(NamedTuple):
-    """A file or link as it was put in place. sha256: of its bytes, or of where it leads. version: of it there; host:
-    whose."""
+    """Describes a file or link as it was put in place. sha256: of its bytes, or of the link's target. host: the node
+    that it comes from. version: of the file on that node, see node/delivery/give.py."""
 
     size: int
     mtime_ns: int
@@ -46,7 +46,7 @@ def _now(info: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def digest_of(place: bytes) -> str | None:
-    """sha256 as in Got of what is there; None where that is no file or link, or cannot be read."""
+    """Returns the sha256 (as in Got) of a file or link; None if it is neither, or cannot be read."""
     with contextlib.suppress(OSError):
         if os.path.islink(place):
             return hashlib.sha256(os.readlink(place)).hexdigest()
@@ -55,8 +55,8 @@ def digest_of(place: bytes) -> str | None:
 
 
 def still(place: bytes, known: Sequence[Got], info: os.stat_result | None = None) -> Got | None:
-    """Returns which of them is there, with its times as they are. Its bytes are read where these or its inode are other
-    ones. info: lstat of the place."""
+    """Returns which of the known versions is at `place`, with its present times; None if it is none of them. The bytes
+    are read only if the times or the inode differ from the record. info: lstat of the place."""
     try:
         now = _now(info or os.lstat(place))
     except OSError:
@@ -70,27 +70,27 @@ def still(place: bytes, known: Sequence[Got], info: os.stat_result | None = None
 
 
 def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
-    """Files were put in place below `folder`, by their paths in it, or are going to be: then any of the versions may be
-    there. OSError, UsageError where that cannot be kept."""
+    """Records files that were put in place below `folder`, or will be. files: path in the folder -> the versions of
+    which one is there. Raises OSError or UsageError if the record cannot be written."""
     real, path = os.path.realpath(folder), store_of(folder)
     own.home(Path.home(), FETCHED)
     with open(path.with_name(".lock"), "ab", opener=own.private) as lock, alone(lock.fileno()):
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
-        replace_file(bytes(path), "\n".join(lines).encode(), 0o600, durable=False)  # to lose it costs a question
+        replace_file(bytes(path), "\n".join(lines).encode(), 0o600, durable=False)  # losing it costs a question
         others = sorted(path.parent.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
         for other in others[:-MOST_FOLDERS]:
             other.unlink()
 
 
 def known_in(folder: Path) -> dict[str, list[Got]]:
-    """Returns all that gets into this folder ever put below it, by path, whatever has become of it."""
+    """Returns path -> versions of all that `fleet get` put below this folder. The files may have changed since."""
     return _read(store_of(folder))[1]
 
 
 def unchanged(root: Path) -> set[str]:
-    """Paths below `root`, relative to it, of what get put there and is unchanged since. Looks at nothing else."""
+    """Returns the paths below `root`, relative to it, of files that get put there and that did not change since."""
     real, found = os.path.join(os.path.realpath(root), ""), set[str]()
     for path in store_of(root).parent.glob("[0-9a-f]*"):
         around, files = _read(path, real)
@@ -108,8 +108,8 @@ def store_of(folder: Path) -> Path:
 
 
 def _read(path: Path, near: str = "") -> tuple[str, dict[str, list[Got]]]:
-    """(the folder, ending in a slash; its files). Nothing of a file that does not hold what it must, nor of a folder
-    that neither lies in `near` nor around it."""
+    """Returns (the folder with a final slash, its files); ("", {}) for an invalid record, and for a folder that is
+    neither inside `near` nor around it."""
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         first, _, rest = own.read_own(path).partition(b"\n")
         folder = os.path.join(json.loads(first), "")

@@ -1,5 +1,5 @@
-"""The head's end of the conversations with node/delivery/code_sync.py: hosts are connected while the source is read,
-then answered what only the head knows of the source, and its user's consent."""
+"""Holds the head's end of the conversations with node/delivery/code_sync.py. It connects hosts while the source is
+read. Then it answers their requests by what the head knows of the source, and by the consent of its user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SILENCE_SECONDS = 30.0
 JOIN_SECONDS = 5.0
-MOST_WAITS = 3  # it waits at one place, for as long as a run takes to begin
+MOST_WAITS = 3  # an honest node waits once, while a run begins
 
 
 class Conversation:
@@ -86,7 +86,7 @@ class Conversation:
 
 @contextlib.contextmanager
 def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> Iterator[None]:
-    """Sends a host what it lacks, while its answers are listened to: it may fail or freeze meanwhile."""
+    """Sends a host what it lacks, in a thread, while the caller receives its messages: it may fail or freeze."""
     stop = Cancel()
     sent = background(f"delivery {program.host.name}", partial(deliver, stop))
     sent.add_done_callback(lambda done: program.close() if done.exception() else None)
@@ -97,7 +97,7 @@ def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Canc
         if sent.done():
             sent.result()
     except Exception as error:
-        # what is raised from here on comes of our own cutting it off
+        # the error may be a consequence: a failed delivery closes the program
         cause = sent.exception() if sent.done() else None
         if cause is None or getattr(error, "kind", None) == "sync":  # that is the node's own message
             raise
@@ -111,8 +111,9 @@ def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Canc
 
 @contextlib.contextmanager
 def connected_ahead(hosts: Sequence[Host], runtime: Runtime) -> Iterator[Callable[[Host], tuple[Session, Program]]]:
-    """Connects hosts, and loads their programs, while the source is still being read; as many as may be at once. Yields
-    a function that returns those of a host, and raises what connect() does. Ends at the end what no caller took."""
+    """Connects up to --fanout hosts and loads their programs, while the source is still being read. Yields a function
+    that returns (session, program) of a host, and raises as connect() does. At the end it closes those that no caller
+    took."""
     cancel = Cancel()
 
     def begin(host: Host) -> tuple[Session, Program]:
@@ -143,7 +144,7 @@ def _leave(begun: Future[tuple[Session, Program]]) -> None:
 
 
 class Answers:
-    """Answers the nodes of one sync. force: which of the nodes' own files are replaced, as in the request."""
+    """Answers the requests of the nodes in a sync. force: the nodes' own files to replace, as in the request."""
 
     def __init__(self, tree: Tree, parcels: Parcels, emit: Emit, request: Sync) -> None:
         self._tree, self._parcels, self._emit = tree, parcels, emit
@@ -151,7 +152,7 @@ class Answers:
         self._shown: set[str] = set()
 
     def until(self, talk: Conversation, program: Program, name: str) -> Consent | Own | Lacks | Need:
-        """Answers what a node requests, up to what it lacks, or what needs consent."""
+        """Answers a node's requests. Returns its first message that is none: what it lacks, or what needs consent."""
         lists: dict[str, list[Any]] = {}
         while True:
             message = talk.answer(Doubts | Gone | Lost | Own | Consent | Lacks | Need)
@@ -171,7 +172,7 @@ class Answers:
             program.send_bytes(answer)
 
     def _known(self, event: Literal["doubts", "gone", "lost"], items: list[Any], name: str) -> object:
-        """Returns what is known here of what a node lists."""
+        """Returns the answer to a list of paths, see code_sync.py."""
         files = self._tree.by_path
         if event == "doubts":
             if not files.keys() >= set(items):
@@ -192,12 +193,12 @@ class Answers:
 
 
 def packed(answer: object) -> bytes:
-    """Returns the answer to a list of a node's: a control line, and JSON."""
+    """Returns an answer as a control line with its payload."""
     return with_payload("answer", zlib.compress(json.dumps(answer).encode(), 1))
 
 
 def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) -> bytes | None:
-    """Returns the answer to what is a node's own and in the way; None where its user must decide."""
+    """Returns the answer about a node's own files that are in the way; None if the user must decide."""
     paths = [path for path, *_ in own]
     meant = [path for path in paths if is_meant(path, force)]
     rest = sorted(set(paths).difference(meant))
@@ -205,7 +206,7 @@ def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) 
 
 
 def take_more(items: list[T], more: Sequence[T], most: int, host: str) -> None:
-    """Takes more of a list of the node's, which has an end."""
+    """Adds a part to a node's list. Raises ProtocolError if it is empty, or the list has more than `most` items."""
     items += more
     if len(items) > most or not more:
         raise ProtocolError("it lists more than there can be", host)

@@ -27,7 +27,7 @@ class SourceRules:
     """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
     folders such as .ssh, too. held_back: kind of file that was held back -> its paths. sent: private keys that are sent
     because git tracks them. ignored: paths that patterns exclude; of a folder only its own. outer: the source and the
-    folders above it, up to the top of the work tree that they lie in, without that."""
+    folders above it that lie below the top of its work tree."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class SourceRules:
         alone: bool = False,
     ) -> None:
         """hosts: of the inventory. places: the destinations on them. brought: paths in the source that `get` fetched.
-        alone: the work tree around the source ignores it as a whole, and does not count."""
+        alone: the rules of the work tree around the source do not apply, because it ignores the whole source."""
         self.root, self.prefix = root, os.path.join(root, "")
         self.everything, self.brought = everything, frozenset(brought)
         self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
@@ -138,7 +138,7 @@ class Rules(NamedTuple):
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
         """Returns the rules in a child of the folder, None if the child is left out. Those of a file mean nothing."""
         if not folder and path in self.repository.tracked and self.source.fleet.empty and not path.endswith(KEY_NAMES):
-            return self  # true of most files, and needs no look at them
+            return self  # most files; they need not be opened
         found = self.judge(path, folder, child)
         if isinstance(found, Rules):
             return found

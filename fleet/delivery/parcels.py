@@ -1,5 +1,5 @@
-"""Sends what hosts lack of a tree: small files, many in one message that is made once for all hosts; of large ones the
-blocks that a host does not have, and digests."""
+"""Makes the messages that send hosts the files of a tree that they lack. A parcel packs many small files, and is made
+once for all hosts. A large file is sent in blocks, except for those that the host has already."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ KEEP_BYTES = 256 << 20
 
 
 class Parcels:
-    """Control lines for node/delivery/code_sync.py with data after them; see node/delivery/stage.py."""
+    """Makes control lines for node/delivery/code_sync.py, each followed by its data; node/delivery/stage.py reads
+    them."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -29,7 +30,7 @@ class Parcels:
         self._kept = 0
 
     def digests(self, paths: Sequence[str]) -> dict[str, str]:
-        """sha256 of files. HostFailed, as of()."""
+        """Returns path -> sha256. Raises HostFailed if a file has changed since the tree was read."""
         with self._hashing:
             for path in [path for path in paths if path not in self._digests]:
                 self._digests[path] = self._tree.file_digest(path)
@@ -38,8 +39,9 @@ class Parcels:
     def of(
         self, small: Sequence[str], large: Sequence[str], has: Mapping[str, Mapping[int, str]]
     ) -> Iterator[tuple[bytes, int]]:
-        """(message, bytes of the files in it), until all are in; b"" for blocks that `has` of that path has. HostFailed
-        for a file that is not any more what the tree has."""
+        """Yields (message, bytes of files in it) until all files are sent. The message is b"" for a block that the host
+        has. has: path -> block number -> sha256 on the host. Raises HostFailed if a file has changed since the tree was
+        read."""
         for paths in self._batches(small):
             with self._lock:
                 message = self._made.get(paths)
@@ -87,5 +89,5 @@ class Parcels:
         listed = [(path, len(file)) for path, file in zip(paths, files, strict=True)]
         data = b"".join([json.dumps(listed).encode() + b"\n", *files])
         sample = data[-SAMPLE_BYTES:]
-        shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.9  # else it costs time, and saves none
+        shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.9  # if not, compression only costs time
         return with_payload("parcel", zlib.compress(data, int(shrinks)))

@@ -31,19 +31,20 @@ from fleet.rules.units import few
 MAX_ENTRIES = 1_000_000
 MAX_LIST = 256 << 20  # characters of names in it
 AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; nothing was switched in"
-CHANGED = "changed"  # kind of the error where a file is not any more what was found
+CHANGED = "changed"  # kind of the error if a file has changed since it was listed
 READINGS = 3
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A file or a folder of the head as it is to be on the nodes. entries: what is in it. skipped: sockets, fifos and
-    devices left out. mode: the folder's own, None of a file. allocated: path -> bytes that a file with holes takes.
-    linked: (device, inode) of each file that has other names. rules: what left entries out, None where nothing did.
-    brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links: (path, target) of links to
-    what is here and not sent. followed: files that are links here. inodes: of its files. grown: files of which the
-    beginning is sent, as they get longer; touched: those whose times change, and whose bytes do not. odd: those that
-    were found so: (size as found, inode, sha256 of so many bytes)."""
+    """Describes a file or a folder of the head that nodes are to have. entries: of the folder.
+
+    skipped: sockets, fifos and devices, which are not sent. mode: the folder's own; None: it is a file. allocated: path
+    -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: those that
+    excluded entries, if any. brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links:
+    (path, target) of links to files here that are not sent. followed: files that are links here. inodes: path -> inode.
+    grown: files that get longer, of which the listed length is sent. touched: files whose times change, but not their
+    bytes. odd: path -> (size as listed, inode, sha256 of that size) of such files, for the next tree."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -66,28 +67,28 @@ class Tree:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the manifest: equal digests mean nothing is to be sent."""
+        """Returns the sha256 of the manifest. If a node has an equal one, nothing is sent."""
         return hashlib.sha256(self._manifest).hexdigest()
 
     @cached_property
     def packed(self) -> bytes:
-        """The manifest as it goes to nodes."""
+        """Returns the manifest as it is sent."""
         return zlib.compress(self._manifest, 1)
 
     @cached_property
     def by_path(self) -> dict[str, Entry]:
-        """The entries of all its files."""
+        """Returns path -> entry of its files."""
         return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
 
     def why(self, path: str, kind: str = "f") -> Why | None:
-        """Why a path that is not among the entries is left out: a pattern, or some other rule; None: it is not."""
+        """Returns why a path is not among the entries: a pattern, or another rule; None if no rule excludes it."""
         if self.rules is None:
             return None
         return self.rules.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
-        """Returns the paths that must not be deleted on the node. A rule excludes them, in the source or not; or they
-        are in the source, and not below a link that is sent. paths: (path, kind)."""
+        """Returns the paths that must not be deleted on the node: a rule excludes them, or they are in the source, but
+        not below a link that is sent. paths: (path, kind)."""
         if self.rules is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
@@ -102,16 +103,16 @@ class Tree:
         return (*(self.rules.notices() if self.rules else ()), *links)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """A part of one of its files. HostFailed when it cannot be read any more, or is not what was found."""
+        """Returns a part of a file. Raises HostFailed if it cannot be read, or has changed since it was listed."""
         return self._stably(path, lambda fd: os.pread(fd, length, offset))
 
     def file_digest(self, path: str) -> str:
-        """sha256 of one file's bytes; HostFailed as read() has it."""
+        """Returns the sha256 of a file. Raises HostFailed, as read()."""
         return self._stably(path, partial(_digest, self.by_path[path][3]))
 
     def _stably(self, path: str, read: Callable[[int], T]) -> T:
-        """Returns what is read of a file that does not change meanwhile; of one that only grows, the part that was
-        there when it was found."""
+        """Returns the result of read(fd) for a file that does not change meanwhile. Of a file that only grows, the
+        listed part must not change."""
         size, mtime = self.by_path[path][3:5]
         no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
@@ -133,8 +134,7 @@ class Tree:
         raise HostFailed(f"{path} changed while it was read", kind=CHANGED, hint=AGAIN)
 
     def _is_same(self, path: str, fd: int, size: int) -> bool:
-        """Returns whether an earlier tree found this file longer than it was to be, or only touched, and it has not
-        changed since."""
+        """Returns whether the bytes of a file with new times or size are still those that an earlier tree read."""
         if path in self.grown | self.touched:
             return True
         inode = os.fstat(fd).st_ino
@@ -154,13 +154,13 @@ def _digest(size: int, fd: int) -> str:
 
 
 def with_payload(op: str, data: bytes, **more: Any) -> bytes:
-    """A control line, and the bytes after it that it announces."""
+    """Returns a control line with the size and sha256 of `data`, and `data` after it."""
     line = {"op": op, "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), **more}
     return json.dumps(line).encode() + b"\n" + data
 
 
 def hard_links(trees: Iterable[Tree]) -> int:
-    """How many files in them have another one's content, by being the same file."""
+    """Returns the number of files in these trees that are hard links of each other."""
     return sum(count for count in Counter(inode for tree in trees for inode in tree.linked).values() if count > 1)
 
 
@@ -173,9 +173,9 @@ def scan(
     hosts: Sequence[Host] = (),
     places: Sequence[str] = (),
 ) -> Tree:
-    """The folder `root` as code. UsageError where it is missing, no folder, or unreadable, or holds the user's home.
-    whole: no rule leaves anything out. everything: as SourceRules has it. hosts: whose interpreters and identity files
-    may lie in it. places: where it goes there."""
+    """Returns the tree of a code folder. Raises UsageError if it is missing, no folder, unreadable, or holds the user's
+    home. whole: no rule excludes anything. everything: see SourceRules. hosts: their interpreters and identity files
+    may be in the folder. places: the destinations on them."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -193,13 +193,13 @@ def scan(
         fetched = unchanged(root)
         rules = partial(SourceRules, str(root), hosts, places, everything, fetched)
         tree = read(root, rules(), copy_unsafe_links)
-        if not tree.by_path and tree.rules and tree.rules.outer:  # an outer repository ignores all that is in it
+        if not tree.by_path and tree.rules and tree.rules.outer:  # a repository around it ignores all of it
             tree = read(root, rules(alone=True), copy_unsafe_links)
         return tree
 
 
 def refuse_home(root: Path, everything: bool) -> None:
-    """UsageError where it is, or holds, the user's home folder."""
+    """Raises UsageError if the folder is, or holds, the user's home folder."""
     home = Path.home().resolve()
     if root == home and everything or not home.is_relative_to(root):
         return
@@ -220,7 +220,7 @@ def read(root: Path, rules: SourceRules | None = None, copy_unsafe_links: bool =
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
     fetched = frozenset(map(travelling, rules.brought)) if rules else frozenset[str]()
-    if fetched:  # nor are folders that hold nothing else
+    if fetched:  # folders that hold only files which `get` fetched are not sent either
         hollow = above(fetched)
         hollow -= above(path for path, *_ in entries if path not in hollow)
         entries = tuple(entry for entry in entries if entry[0] not in hollow)
@@ -250,8 +250,8 @@ def grown_notice(paths: Iterable[str]) -> str:
 
 
 def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
-    """Returns the list of a node's files (node/delivery/tree.send_entries). receive: returns its next message. hint:
-    for too many files. Raises HostFailed, ProtocolError."""
+    """Returns the tree of a node's files, as node/delivery/tree.send_entries sends it. receive: returns the next
+    message. hint: of the error for too many files. Raises HostFailed, ProtocolError."""
     entries: list[Entry] = []
     allocated: dict[str, int] = {}
     length = 0
@@ -273,8 +273,8 @@ def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
 
 @contextlib.contextmanager
 def reading(root: Path, alternative: str, deep: str) -> Iterator[None]:
-    """Reports why a source cannot be read. alternative: what else may be done about a file's mode. deep: what about too
-    many folders in each other."""
+    """Raises UsageError or HostFailed for errors of reading a source. alternative: a hint besides a change of the
+    file's mode. deep: the hint for folders that are nested too deeply."""
     try:
         yield
     except FileNotFoundError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command, ranks_env
 from fleet.model import Job, Node
 
-# for a launcher that is started once a node, by the name that scripts for torchrun use
+# number of slots, for a launcher that is started once a node; scripts for torchrun use this name
 SLOTS = "NPROC_PER_NODE"
 FIRST_RANK = "FLEET_FIRST_RANK"
 COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of ranks
@@ -26,7 +26,7 @@ class AnyCommand(Engine):
         argv = (*SPAWN, str(node.first_rank), str(node.local_world_size))
         env = ranks_env(world, node)
         if self.ranks(job):
-            # a program with RANK and WORLD_SIZE would wait for ranks that are never started; spawn.py and rank.py read
+            # with RANK and WORLD_SIZE, a program would wait for ranks that are never started. spawn.py and rank.py read
             # FIRST_RANK
             env = {FIRST_RANK: str(node.first_rank), **{name: env[name] for name in env if name not in COUNTS}}
             if SLOTS not in {*job.env, *job.env_expand}:

@@ -112,7 +112,7 @@ def _passed_on(options: Mapping[str, Known], argument: str) -> list[str]:
     """Returns what one --sbatch-arg is in fleet's own options; [] where it is to stay as it is."""
     try:
         tokens, more = carried(options, tokens_of(argument))
-    except UsageError:  # who writes the script says why
+    except UsageError:  # the script's writer reports the error
         return []
     return [] if more else tokens
 

@@ -136,7 +136,7 @@ def _stands_for_itself(name: str, value: str) -> bool:
     if found is None or _WHERE.search(bare) or not value or _PLAIN.fullmatch(value):
         return False
     if name[:2] == "--" and found[0].lower() == "key" and _LOWERCASE.fullmatch(value):
-        return False  # --sort-key loss: a key has more than letters a to z
+        return False  # --sort-key loss: a secret key has more than the characters a to z
     return not (_COUNTED.match(found[0]) and _is_number(value))
 
 

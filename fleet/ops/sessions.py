@@ -16,7 +16,8 @@ from fleet.transport.program import Program
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0  # for a request whose work on a node takes no time
 STOP_SECONDS = 30.0  # beyond the grace: for a supervisor that does not answer, and for processes that do not die
-START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))  # run.follow is in the same process
+# two node programs in one process on the node: run.follow comes after the first
+START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))
 
 
 class Sessions:

@@ -9,8 +9,7 @@
     - task: [tasks.py:prepare, --all]                       # Python tasks: `fleet play tasks.py:prepare --all`
     - launch: {nproc-per-node: 2, env: {LR: 0.1}, script: "${script}", args: [--epochs, 3]}
 
-A step becomes the argv of a command line, nothing else: what a verb accepts, and what it means, is known to
-the verb's own command alone, which this module sees through `Verbs`. Scalars keep the text they were
-written with (`0.10` stays `0.10`). `${name}` is replaced by variables of the playbook, never by the
-environment (`${playbook_dir}` is the folder it lies in); `$${` is a literal `${`.
+A step becomes the argv of a command line. Only the click command of a verb defines what the verb accepts; this module
+reads it through `Verbs`. Scalars keep their text (`0.10` stays `0.10`). `${name}` is replaced by a variable of the
+playbook, never of the environment. `${playbook_dir}` is the playbook's folder; `$${` is a literal `${`.
 """

@@ -1,4 +1,4 @@
-"""YAML -> steps, in one pass, every mistake named with its line."""
+"""Reads the steps of a YAML playbook in one pass. Each error has its line number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fleet.own import read_given
 from fleet.playbook.steps import Param, Step, Verbs, option
 
 STEP_KEYS = ("name", "on", "ignore-errors")
-# what a step calls otherwise than the command line
+# name in a playbook -> verb of the command line
 _TYPED = {"task": "play"}
 _VARIABLE = re.compile(r"\$(\$(?=\{)|\{([^}]*)\})")
 
 
 def load(path: Path, verbs: Verbs, overrides: Mapping[str, str] | None = None) -> tuple[Step, ...]:
-    """The steps of a playbook file; InventoryError (121) when it cannot be read or is invalid."""
+    """Returns the steps of a playbook file. Raises InventoryError (121) if it cannot be read or is invalid."""
     try:
         text = read_given(path).decode("utf-8")
     except OSError as error:
@@ -40,8 +40,8 @@ def parse(
     overrides: Mapping[str, str] | None = None,
     given: Mapping[str, str] | None = None,
 ) -> tuple[Step, ...]:
-    """Text -> steps, pure. overrides: values for declared variables. given: variables that need no declaration.
-    source: the file's name in messages."""
+    """Returns the steps of a text. Pure. overrides: values for declared variables. given: variables that need no
+    declaration. source: the file's name in messages."""
     return _Reader(source, verbs, dict(overrides or {}), given or {}).steps(text)
 
 
@@ -51,12 +51,12 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 
 def operands(strings: list[str]) -> list[str]:
-    """Positional arguments, after "--" where one of them could be taken for an option."""
+    """Returns positional arguments, after "--" if one of them begins with a dash."""
     return ["--", *strings] if any(arg.startswith("-") for arg in strings) else strings
 
 
 class _Reader:
-    """Tree -> steps, in one pass; `vars` grows as the playbook declares them."""
+    """Makes the steps of a tree in one pass. vars: the variables declared so far."""
 
     def __init__(self, source: str, verbs: Verbs, overrides: dict[str, str], given: Mapping[str, str]) -> None:
         self.source = source
@@ -159,7 +159,7 @@ class _Reader:
         return [*options, *operands([arg for key in known for arg in positional.get(key, [])])]
 
     def option_values(self, tree: Tree, key: str, param: Param) -> list[str]:
-        """One value, or where the option may be repeated a list of them or a mapping, as K=V."""
+        """Returns the values of an option. A repeatable one takes a list, or a mapping that becomes K=V."""
         if param.multiple and tree.kind == "map":
             return [f"{name}={self.scalar(value, name)}" for name, value in tree.pairs.items()]
         if param.multiple:
@@ -173,7 +173,7 @@ class _Reader:
         return tree.pairs
 
     def spelled(self, tree: Tree, what: str) -> Tree:
-        """The mapping with dashes in its keys: they and underscores are one, as on the command line."""
+        """Returns the mapping with dashes for underscores in its keys, as on the command line."""
         same = replace(tree, pairs={}, key_lines={})
         for key, value in self.mapping(tree, what).items():
             name, line = key.replace("_", "-"), tree.key_lines[key]
@@ -186,7 +186,7 @@ class _Reader:
         return [self.scalar(item, what) for item in (tree.items if tree.kind == "list" else [tree])]
 
     def scalar(self, tree: Tree, what: str) -> str:
-        """The text as it was written, variables replaced."""
+        """Returns the text as it is written, with the values of variables."""
         if tree.kind in ("map", "list"):
             raise self.fail(tree.line, f"{shown(what)} must be plain text, not a {tree.kind}")
         if tree.kind == "null":

@@ -1,4 +1,4 @@
-"""Variables of an environment, checked once for whatever sets them."""
+"""Checks environment variables, of all options and files that set them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
 
 
 def check_variable(option: str, name: str, value: str, where: str | None = None) -> None:
-    """Raises UsageError for what no process of a run can be given. No message holds a value, nor a name that may be a
-    value which lost its name."""
+    """Raises UsageError for a variable that no process can have. No message has a value, nor an invalid name, which may
+    be part of a value."""
     if not ENV_NAME.fullmatch(name):
         raise UsageError(
             f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"

@@ -14,8 +14,8 @@ from fleet.rules.stacks import place_in
 from fleet.rules.waited import meanwhile
 from fleet.rules.worked_out import DIFFER
 
-# by which a call is waited in. It counts from where Python called it, or from the rank's last one that is through: the
-# GPU's queue may be long, but no call in it takes so long
+# a call that is pending for so long hangs. The time counts from the call in Python, or from the end of the rank's call
+# before it: the GPU's queue may be long, but no call in it takes so long
 STUCK_SECONDS = 60.0
 UNSEEN = "what do the stacks of the other ranks show?"
 DIFFER_BETWEEN = "have all ranks call the collectives of different groups in one order"
@@ -31,8 +31,9 @@ ANY_SIZES = (
 @dataclass(frozen=True)
 class Hang:
     """Describes a collective that ranks wait in. collective: "all_reduce 5". group: its process group; ranks: the
-    members, where that is known. waiting: the ranks that came; missing: those that did not, or that call something
-    else than most; unknown: those of which it is not known. message: all of it in a sentence. remedy: the next step."""
+    members, where that is known. waiting: the ranks that called it; missing: those that did not, or that called
+    something else than most; unknown: those without a dump that shows it. message: all of it in a sentence. remedy: the
+    next step."""
 
     collective: str
     group: str
@@ -49,9 +50,9 @@ class Hang:
 
 @dataclass(frozen=True)
 class _Wait:
-    """A group's first call that is not through. calls: those of that number, by rank. held: ranks that did not come,
-    and are in a call of another group; apart: those of the unknown that are in one that is not judged. known: it is
-    known who came."""
+    """Holds a group's first call that is not over. calls: rank -> its call of that number. held: ranks that did not
+    call it, and wait in a call of another group. apart: those of `unknown` that may wait in a call between two ranks.
+    known: it is known of all members if they called it."""
 
     name: str
     seq: int
@@ -75,19 +76,19 @@ class _Wait:
 
     @property
     def who(self) -> str:
-        """ "ranks 0-2 wait in all_reduce 5 of default_pg (ranks 0-3), pending for 90 s"."""
+        """Returns "ranks 0-2 wait in all_reduce 5 of default_pg (ranks 0-3), pending for 90 s"."""
         verb = f"wait{'s' * (len(self.waiting) == 1)}"
         return f"{ranks_text(self.waiting)} {verb} in {self.what}, pending for {self.age:.0f} s"
 
     @property
     def what(self) -> str:
-        """ "all_reduce 5 of default_pg (ranks 0-3)"."""
+        """Returns "all_reduce 5 of default_pg (ranks 0-3)"."""
         desc = self.groups[self.waiting[0]]["desc"]
         who = f" ({ranks_text(self.members)})" if self.members else ""
         return f"{self.first['op']} {self.seq} of {desc if desc not in ('', 'undefined') else self.name}{who}"
 
     def kinds(self) -> dict[str, list[int]]:
-        """The ranks, by what they call: one kind where they agree."""
+        """Returns call -> its ranks. It has one item if the ranks agree."""
         found = dict[str, list[int]]()
         sizes = not self.first["op"].startswith(ANY_SIZES)
         for rank, call in sorted(self.calls.items()):
@@ -101,8 +102,7 @@ class _Wait:
 
 
 def hang(recorded: Mapping[int, Recorded], at: Mapping[int, str]) -> Hang | None:
-    """Returns the collective that ranks wait in; None: none that is known. at: where ranks are now, as their
-    stacks show it."""
+    """Returns the collective that ranks wait in, None if none is known. at: rank -> where it is, by its stack."""
     every = sorted(_waits(recorded), key=lambda it: -it.age)
     waits = [it for it in every if it.age >= STUCK_SECONDS]
     for wait in waits:
@@ -120,7 +120,7 @@ def hang(recorded: Mapping[int, Recorded], at: Mapping[int, str]) -> Hang | None
             return wait.hang(f"{wait.who}; {_unknown(wait)}")
         if wait.held:
             others = "; ".join(f"{ranks_text(it.waiting)} in {it.what}" for it in every if it is not wait)
-            # where each group lacks ranks that are in another, they wait for each other in a circle
+            # if each group lacks ranks that are in another group, the groups wait for each other in a circle
             circle = all(it.known and it.held for it in every)
             message = f"{wait.who}, and those that it lacks wait in another group: {others}"
             return wait.hang(message, (), DIFFER_BETWEEN if circle else UNSEEN)
@@ -132,7 +132,7 @@ def hang(recorded: Mapping[int, Recorded], at: Mapping[int, str]) -> Hang | None
 
 
 def _waits(recorded: Mapping[int, Recorded]) -> Iterator[_Wait]:
-    """Yields of each group the first call that is not through."""
+    """Yields the first call of each group that is not over."""
     readable = {rank: it for rank, it in recorded.items() if it["why"] is None}
     named = dict[tuple[str, tuple[int, ...]], dict[int, Group]]()
     for rank, it in sorted(readable.items()):
@@ -141,7 +141,7 @@ def _waits(recorded: Mapping[int, Recorded]) -> Iterator[_Wait]:
     pending = {key: {rank for rank, it in groups.items() if it["pending"]} for key, groups in named.items()}
     for (name, members), groups in named.items():
         seq = min((it["pending"]["seq"] for it in groups.values() if it["pending"]), default=0)
-        # a higher number alone does not show that a rank came: its group may be an older one of that name
+        # a higher number does not show that a rank made this call: its group may be an older one of that name
         calls = {
             rank: call
             for rank, it in groups.items()
@@ -164,7 +164,7 @@ def _waits(recorded: Mapping[int, Recorded]) -> Iterator[_Wait]:
 
 
 def _unknown(wait: _Wait) -> str:
-    """Returns what is not known of the ranks that are to come."""
+    """Returns the text about the ranks of which it is not known if they made the call."""
     rest = [rank for rank in wait.unknown if rank not in wait.apart]
     parts = [f"no dump shows whether {ranks_text(rest)} came"] if rest else []
     if wait.apart:
@@ -174,15 +174,15 @@ def _unknown(wait: _Wait) -> str:
 
 
 def _is_late(it: Recorded | None, name: str, groups: Mapping[int, Group], since: float) -> bool:
-    """Returns whether a rank's dump shows that it did not come. since: seconds since the first rank came. A dump from
-    before, and what a full recorder has forgotten of a group, show nothing."""
+    """Returns whether a rank's dump shows that it did not make the call. since: seconds since the first rank made it.
+    An earlier dump does not show it, and neither does a full recorder that may have dropped calls of the group."""
     if it is None or since - it["old"] < STUCK_SECONDS:
         return False
     return it["rank"] in groups or it["whole"] and all(group["name"] != name for group in it["groups"])
 
 
 def _differing(wait: _Wait, kinds: Mapping[str, Sequence[int]]) -> Hang:
-    """Ranks that call different things with the same number: those that most do not call are named, if most agree."""
+    """Returns the hang of ranks whose calls with the same number differ. If most ranks agree, it names the others."""
     ordered = sorted(kinds.items(), key=lambda it: -len(it[1]))
     parts = [f"{ranks_text(ranks)} {'calls' if len(ranks) == 1 else 'call'} {what}" for what, ranks in ordered]
     (_, most), *others = ordered

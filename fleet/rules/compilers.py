@@ -1,13 +1,12 @@
 """Judges which compilers build ops for which GPUs: bounds of gcc by CUDA and by torch, each with its remedy; and the
 compute capability of NVIDIA's GPUs, for drivers too old to report it themselves.
 
-Sources: the upper bounds are those of CUDA's own crt/host_config.h ("unsupported GNU version!"), listed in NVIDIA's
-CUDA Installation Guide for Linux, "Host Compiler Support Policy", and repeated by torch in
-torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS); the lower ones are the C++ standard that torch's headers ask for
-(C++14 since 1.5, C++17 since 2.1) and the gcc that PyTorch's README names for it. Capabilities: NVIDIA, "CUDA GPU
-Compute Capability", https://developer.nvidia.com/cuda-gpus (and its page of legacy GPUs); the first CUDA toolkit that
-compiles for one: the release notes of that toolkit. A driver of 510 or newer answers `nvidia-smi
---query-gpu=compute_cap`, which is believed before this table.
+Sources of the upper bounds: CUDA's own crt/host_config.h ("unsupported GNU version!"); NVIDIA's CUDA Installation Guide
+for Linux, "Host Compiler Support Policy"; torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS). Of the lower ones: the C++
+standard that torch's headers need (C++14 since 1.5, C++17 since 2.1), and the gcc that PyTorch's README names for it.
+Capabilities: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus (and its page of legacy
+GPUs). The first CUDA toolkit that compiles for one: the release notes of that toolkit. If the driver answers
+`nvidia-smi --query-gpu=compute_cap` (510 or newer), that goes before this table.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def another_gcc(major: int) -> str:
 
 
 # -- compute capabilities
-# In order: the first pattern found in the name, as a token, decides. Letters after a number are part of a token.
+# The first pattern that is a token of the name decides. A suffix of a number belongs to its token.
 CAPABILITIES: tuple[tuple[str, str], ...] = (
     # Blackwell
     (r"G?B300", "10.3"),

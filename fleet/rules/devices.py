@@ -1,4 +1,4 @@
-"""GPUs, their driver, and the toolkit that compiles for them."""
+"""The rules about GPUs, their driver, and the toolkit that compiles for them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ OLDEST_DRIVER = {"11": "450.80.02", "12": "525.60.13", "13": "580.65.06"}
 
 
 def cuda_of(view: View) -> str:
-    """The CUDA that its torch is built for, "" for none."""
+    """Returns the CUDA version of the host's torch, "" for none."""
     cuda = lookup(view, "torch.cuda")
     return cuda if isinstance(cuda, str) else ""
 
 
 def no_driver(view: View) -> str | None:
-    """Only where nvidia-smi reports that there is no GPU: one that hangs, or fails, is the driver's."""
+    """Returns the finding that GPUs have no driver: only if nvidia-smi lists none. If it hangs or fails, there is a
+    driver."""
     plugged, cuda = view.get("pci_gpus"), cuda_of(view)
     if not plugged or not cuda or lookup(view, "driver") is not None or view.get("gpus") != []:
         return None
@@ -45,14 +46,14 @@ def ecc_errors(gpu: View) -> str | None:
 
 
 def count(view: View) -> Any:
-    """Returns the number of GPUs that a host must share with the others, MISSING where the inventory declares it: then
-    they may differ."""
+    """Returns a host's number of GPUs, which must be the same on all hosts. MISSING if the inventory sets it: then
+    hosts may differ."""
     want = view["want"]
     return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
 
 
 def some(view: View) -> Any:
-    """Returns True where there is a GPU. An inventory that counts ranks does not show their devices."""
+    """Returns whether the host has a GPU, MISSING if that is not known."""
     unknown = view.get("gpus") is None or view.get("gpu_error") or no_driver(view)
     return MISSING if unknown else bool(view["gpus"])
 
@@ -65,7 +66,7 @@ def old_driver(view: View) -> str | None:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """ "525.60.13" as (525, 60, 13), to compare versions."""
+    """Returns (525, 60, 13) for "525.60.13", to compare versions."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 

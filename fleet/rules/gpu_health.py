@@ -17,7 +17,7 @@ from fleet.rules.units import few
 from fleet.rules.xid import reported
 
 CORRECTED = 20_000_000  # Azure/azurehpc-health-checks, azure_gpu_ecc.nhc
-SRAM = 4  # NVIDIA replaces beyond it (azure_gpu_ecc.nhc); drivers after 535 say so themselves
+SRAM = 4  # NVIDIA replaces GPUs with more (azure_gpu_ecc.nhc); drivers after 535 report it themselves
 ROWS = 512  # as many rows can be remapped: docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt
 PAGES = 10  # facebookresearch/gcm, gpu_retired_pages_threshold; 64 can be retired
 HOT = 90  # C; V100 to A100 and T4 slow down at 87 to 93 (nvidia-smi -q). Later GPUs report the degrees that are left
@@ -105,8 +105,8 @@ def active(view: View) -> dict[int, int]:
 
 
 def fewer(of: Callable[[View], dict[int, int]], what: str, view: View) -> Sentence | None:
-    """Returns which GPUs have fewer than another one of their model there. The most that one can have says little: a
-    card has as many NVLinks as bridges, and a slot may have fewer lanes (nvidia-smi -q of an L4: 8 of 16)."""
+    """Returns which GPUs have fewer than another one of their model there. The possible maximum means
+    little: a card has as many NVLinks as bridges, and a slot may have fewer lanes (nvidia-smi -q of an L4: 8 of 16)."""
     models = {gpu["index"]: gpu.get("name") for gpu in view.get("gpus") or ()}
     found = {index: count for index, count in of(view).items() if index in models}
     by_model = grouped((models[index], count) for index, count in found.items())

@@ -1,11 +1,11 @@
-"""Judges what GPUs do by their samples. What is not known is neither."""
+"""Judges by samples if a GPU is free, or busy at little power. A GPU with unknown values is neither."""
 
 from __future__ import annotations
 
 from fleet.protocol.messages.samples import GpuSample
 
-# A GPU that only waits in a collective is "100 % busy": it draws about a third of its power. So may one whose kernels
-# are bound by its memory: the power alone does not show which.
+# A GPU that only waits in a collective is "100 % busy" and draws about a third of its power. So may a GPU with kernels
+# that are bound by memory: power alone does not distinguish the two.
 COLD_USE, COLD_POWER = 95.0, 0.45
 FREE_USE, FREE_MEMORY = 5.0, 1 << 30
 

@@ -163,7 +163,7 @@ def errors_of(kept: Kept) -> set[str]:
     }
 
 
-# -- what a check says of it ---------------------------------------------------------------------------------------
+# -- findings that a check adds ------------------------------------------------------------------------------------
 def recalled(kept: Iterable[Kept], views: Mapping[str, View], scope: str) -> dict[str, list[dict[str, Any]]]:
     """Returns what was kept of each host and its GPUs, as the fact "before" has it."""
     known = by_id(kept, scope)

@@ -1,4 +1,4 @@
-"""Runs that live on a host already: no run shares its GPUs with them without consent."""
+"""The rule about live runs on a host: a launch shares their GPUs only with --share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIVE = "live-run"
 
 
 def neighbours(view: View) -> Iterator[View]:
-    """Yields the runs with which a launch would share something: two runs with GPUs of their own share nothing."""
+    """Yields the live runs that use GPUs which a launch wants, or that may use any."""
     want = view["want"]
     for run in view.get("runs") or () if want.part is not None else ():
         if meet(want.devices, run["devices"]):
@@ -31,7 +31,7 @@ def live(view: View) -> Sentence | None:
 
 
 def _text(run: View, view: View) -> str:
-    """ "run RUN of root@head is live since 21 Nov 22:46: 8 ranks on 4 nodes, GPUs 0-3, port 15432"."""
+    """Returns "run RUN of root@head is live since 21 Nov 22:46: 8 ranks on 4 nodes, GPUs 0-3, port 15432"."""
     about = run["about"] or {}
     since = time.strftime(" since %-d %b %H:%M", time.localtime(about["started"])) if about.get("started") else ""
     owner = f" of {about['owner']}" if about.get("owner") else ""
@@ -42,7 +42,7 @@ def _text(run: View, view: View) -> str:
 
 
 def _gpus(run: View, view: View) -> str:
-    """Returns the GPUs that the run was given, or else computes on: "0-3"."""
+    """Returns the GPUs that the run was given, else those on which it has processes: "0-3"."""
     uuids = {process["gpu"] for process in view.get("gpu_processes") or () if process.get("run_id") == run["run"]}
     used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids]
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")

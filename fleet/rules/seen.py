@@ -8,7 +8,7 @@ from fleet.protocol.gpu_fields import GPU_FIELDS
 from fleet.rules import bench, devices, gpu_health, gpu_state, links
 from fleet.rules.rule import MISSING, View
 
-# of use, modes and models: these say nothing of how well a GPU is
+# rules about use, modes and models, which do not concern the health of a GPU
 OF_USE = {
     *("gpu-busy", "gpu-held", "gpu-mig", "gpu-none", "gpu-slots"),
     *("gpu-count", "gpu-model", "gpu-memory", "gpu-persistence"),

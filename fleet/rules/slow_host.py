@@ -1,10 +1,10 @@
-"""Judges by the samples of a run which host the others wait for, and what shows it. No host is better than a wrong one.
-Pure.
+"""Judges by the samples of a run which host the others wait for, and what shows it. It names no host rather than a
+wrong one. Pure.
 
-The figures of a host are the medians of its samples. Of its GPUs: `use` in percent, the `power` of all in watts, the
-`share` of what they may draw, the lowest `clock` of those at work, their number (`gpus`). Of its processors: `cpu` in
-percent, the CPUs that the run's threads `had`, and those that they `lacked`. What is not known is NaN, to which nothing
-compares."""
+The figures of a host are the medians of its samples. For its GPUs: `use` in percent, total `power` in watts, `share` of
+the power limit, lowest `clock` of the busy ones, and their number (`gpus`). For its processors: `cpu` in percent, the
+CPUs that the run's threads `had`, and those that they `lacked`. A figure that is not known is NaN: comparisons with it
+are false."""
 
 from __future__ import annotations
 

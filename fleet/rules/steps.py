@@ -1,4 +1,4 @@
-"""The steps that ask a node for its facts: those that hang, and those that break."""
+"""The rules about steps of the probe (node/preflight/probe.py) that hang or fail on a node."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fleet.rules.rule import Rule, Sentence, Severity, View
 
 LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
-# those that only a launch needs
+# steps that only a launch has
 OF_A_RUN = ("files", "code", "network", "port")
 ELSEWHERE = (*NEEDED, *OF_A_RUN)
-# probe step -> what it means that it did not answer
+# (step, severity, remedy) if the step does not end in time
 HANGS: tuple[tuple[str, Severity, str], ...] = (
     ("activate", "error", "the 'activate' line waits for something: run it by hand there"),
     ("python", "error", "the interpreter, or a .pth file of it, lies on a file system that hangs: start it by hand"),
@@ -47,13 +47,13 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
 
 
 def broken(steps: Sequence[str], view: View) -> str:
-    """Returns what failed of these steps; without steps: of all that no other rule is about."""
+    """Returns the errors of these steps; without steps, of all that no other rule covers."""
     found = (view.get("failed") or {}).items()
     return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
 
 
 def stuck(step: str, view: View) -> Sentence | None:
-    """One that a launch needs."""
+    """Returns a finding if a step that a launch needs failed or timed out."""
     late = "no answer in time" if step in (view.get("timed_out") or ()) else None
     why = (view.get("failed") or {}).get(step, late)
     return Sentence(Reason.of_node(f"preflight of its {step}: {why}")) if why else None

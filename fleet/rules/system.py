@@ -1,4 +1,4 @@
-"""The system, and what a run finds of it: room, limits, network, time."""
+"""The rules about a host's system: versions, disk and memory, limits, environment, network, clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME_IMAGE = "bring the hosts to the same system release, or build in a containe
 
 
 def sockets(view: View) -> str | None:
-    """Returns a text where there are GPUs, and no InfiniBand."""
+    """Returns the finding of a host with GPUs and without an active InfiniBand port; None for others."""
     return "none is active" if view.get("gpus") and view.get("infiniband_ports") == 0 else None
 
 
@@ -189,7 +189,7 @@ DETAIL = hashlib.sha256(b"DETAIL").hexdigest()[:12]
 
 
 def detail(view: View) -> Any:
-    """With DETAIL a rank calls more collectives than the others do."""
+    """Returns {"TORCH_DISTRIBUTED_DEBUG=DETAIL": "set"} if it is: such a rank calls more collectives than others."""
     found = view.get("environment")
     return MISSING if found is None else {f"{DEBUG}=DETAIL": "set"} if found.get(DEBUG) == DETAIL else {}
 

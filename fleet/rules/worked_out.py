@@ -1,4 +1,4 @@
-"""Remedies that are worked out from a log, for the table of hints. Pure."""
+"""Computes remedies from the values in a log line, for the table of hints. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fleet.inventory.nodeset import fold
 
-# what a rank writes that waited in vain; and where it names the one that it waited for, as \1 or \2
+# messages of a rank that waited in vain; those with the rank that it waited for, as \1 or \2
 TIMED_OUT = r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
 NAMED = r"Ranks? ([\d, ]+) failed to pass monitoredBarrier|errors while waiting for send/recv from rank (\d+)"
 DIFFER = (
@@ -18,7 +18,7 @@ DIFFER = (
 
 
 def batch_sizes(found: re.Match[str]) -> str:
-    """The numbers that would fit where DeepSpeed's train_batch_size does not."""
+    """Returns the hint with values that fit, for a train_batch_size of DeepSpeed that does not."""
     train, micro, steps, ranks = map(int, found.groups())
     fitting = [f"train_batch_size {micro * steps * ranks}"]
     each, rest = divmod(train, ranks)
@@ -30,8 +30,8 @@ def batch_sizes(found: re.Match[str]) -> str:
     return f"this run has {ranks} ranks: {how} would fit; DeepSpeed works out what is left away of the three"
 
 
-# -- checkpoints that only some nodes have: messages of ranks that go on from one, and what those that find none
-# as transformers, accelerate and Lightning name what is not there, and as scripts do; the path is \1 or \2
+# -- checkpoints that only some nodes have
+# messages of transformers, accelerate, Lightning and scripts about a missing checkpoint; the path is \1 or \2
 NO_CHECKPOINT = (
     r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at|Tried to find|"
     r"Checkpoint file not found:|Checkpoint at) \(?([^\s(){}]+)|"
@@ -61,8 +61,8 @@ def no_checkpoint(found: re.Match[str]) -> str:
 
 
 def disagreed(texts: Mapping[str, str]) -> str | None:
-    """Returns what ranks print that continue from a checkpoint while others began again. texts: by host, what its first
-    rank wrote in this attempt. Returns None where all of them name one, or none does."""
+    """Returns the finding that ranks of some hosts continue from a checkpoint while others begin again; None if all
+    continue, or none does. texts: host -> output of its first rank in this attempt."""
     lines = {host: found[0].strip() for host, text in texts.items() if (found := _GOES_ON.search(text))}
     if not lines or len(lines) == len(texts):
         return None

@@ -20,11 +20,12 @@ SOURCES: Registry[Source] = Registry(
 
 
 def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inventory, str]:
-    """The hosts of a source, and the transport that reaches them: its own, in place of the default. UsageError."""
+    """Returns the hosts of a source, and the transport to them: the given one, or the source's own in place of the
+    default. Raises UsageError."""
     source = SOURCES.get(name)
     return source.inventory(environ), source.transport if transport == DEFAULT else transport
 
 
 def no_hosts(name: str) -> Inventory:
-    """Returns the inventory of a source whose hosts are only requested."""
+    """Returns an empty inventory, for hosts that a source has not allocated yet."""
     return Inventory((), source=name)

@@ -1,7 +1,6 @@
-"""fabric's Connection, over fleet's transport: host keys verified, the inventory, ~/.ssh/config, gateways, deadlines.
+"""Implements fabric's Connection and Group over fleet's transport, with its inventory and verified host keys.
 
-Importing this module makes fabric's own names mean these: there is no Connection of fabric's in this process that
-would trust an unknown key."""
+Importing this module replaces fabric's own classes by these. So no Connection in this process trusts an unknown key."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ from fleet.transport.ssh.endpoint import resolve
 
 
 class Connection(fabric.Connection):  # type: ignore[misc]
-    """original_host: the inventory's name. host, user, port: where SSH goes. known: the host as fleet has it."""
+    """Connects a task to a host. original_host: its name in the inventory. host, user, port: the address of its sshd.
+    known: fleet's record of it."""
 
     known: Host
     owner: Sink | None
@@ -56,7 +56,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             mine = fabric.Config(ssh_config=fabric.connection.SSHConfig())
         else:
             mine = config.clone(into=None if isinstance(config, fabric.Config) else fabric.Config)
-        # ~/.ssh/config is read by fleet, which knows of it what paramiko does not
+        # fleet itself reads ~/.ssh/config, and supports more of it than paramiko
         mine._set(base_ssh_config=fabric.connection.SSHConfig())
         if mine.run.in_stream is None:
             mine.run.in_stream = False  # many hosts would share this terminal
@@ -100,7 +100,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         session = runtime.transport.connect(self.known, runtime.cancel)
 
         def end() -> None:
-            """An sftp transfer hears of an interrupt by this only."""
+            """Ends an sftp transfer on an interrupt, which it does not notice itself."""
             if self._sftp is not None:
                 session.close()
 
@@ -120,7 +120,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             self.transport = None
 
     def over_ssh(self, what: str) -> Any:
-        """The session, for what only fleet's own SSH can do."""
+        """Returns the session, for what only the ssh transport can do. Raises UsageError on others."""
         self.open()
         if self.transport is None:
             raise UsageError(
@@ -142,7 +142,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     # -- what tasks call -----------------------------------------------------------------------------------
     @property
     def sink(self) -> Sink | None:
-        """Returns the sink of the host whose task opened it; for a group's connections, each host's own."""
+        """Returns the sink for the output of the task that opened the connection."""
         return self.owner or current_sink()
 
     def _remote_runner(self) -> RemoteRunner:
@@ -155,8 +155,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         raise UsageError("c.shell() talks to one person and one host", hint=f"ssh {self.known.name}")
 
     def get(self, remote: str, local: Any = None, preserve_mode: bool = True) -> Any:
-        """Does what fabric's does. A task on several hosts puts files without a name of their own into a folder of each
-        host, as with those of a Group."""
+        """Fetches a file, as fabric does. A task on several hosts needs a path per host: by default a folder with the
+        host's name, as fabric's Group has it."""
         local = local or ("{host}/" if self.many else None)
         if self.many and isinstance(local, (str, os.PathLike)):
             folder, name = posixpath.split(str(remote))
@@ -165,13 +165,13 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             whole = given.endswith(os.sep) or os.path.isdir(path)
             ground().claim(os.path.join(path, name) if whole else path, self.known.name)
         result = Transfer(self).get(remote, local, preserve_mode=False)
-        if preserve_mode and isinstance(result.local, str):  # less the umask, and nothing that gives rights to others
+        if preserve_mode and isinstance(result.local, str):  # never more rights than the umask allows
             mode = self.sftp().stat(result.remote).st_mode or 0
             os.chmod(result.local, stat.S_IMODE(mode) & 0o777 & ~own_umask() | stat.S_IRUSR | stat.S_IWUSR)
         return result
 
     def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
-        """Does what fabric's does, which binds a port of this machine: one host's, unless the system chooses it (0)."""
+        """Forwards a port of this machine, as fabric does. Several hosts cannot share it, unless it is 0 (any)."""
         if self.many and local_port:
             raise UsageError(
                 f"c.forward_local({local_port}): this machine has that port once, and the task runs on several hosts",
@@ -181,7 +181,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
 
 
 def jump(gateway: Any) -> str:
-    """A gateway as the inventory writes it."""
+    """Returns a gateway as text for the inventory's `proxy_jump`."""
     if not isinstance(gateway, Connection):
         raise UsageError(
             f"fleet runs no ProxyCommand for a task: {gateway!r}", hint="gateway=Connection('bastion'), or ProxyJump"
@@ -194,7 +194,7 @@ def jump(gateway: Any) -> str:
 
 
 class Group(fabric.ThreadingGroup):  # type: ignore[misc]
-    """No more hosts at once than --fanout, and no new ones after Ctrl-C."""
+    """Runs on --fanout hosts at once, and starts no more after Ctrl-C."""
 
     def __init__(self, *hosts: str, **kwargs: Any) -> None:
         self.extend([Connection(host, **kwargs) for host in hosts])
@@ -217,5 +217,5 @@ for module in (fabric, fabric.connection, fabric.group, fabric.tasks):
     module.Connection = Connection
 for module in (fabric, fabric.group):
     module.ThreadingGroup = Group
-# nothing here connects by it; should anything ever, it trusts no key
+# no code here uses this policy; if any ever does, it trusts no key
 fabric.connection.AutoAddPolicy = paramiko.RejectPolicy

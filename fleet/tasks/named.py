@@ -11,22 +11,22 @@ _TASKS = re.compile(rb"^\s*(from|import)\b.*(fabric|invoke|task|\*)", re.MULTILI
 
 @dataclass(frozen=True)
 class NamedTasks:
-    """tasks.py:NAME, tasks.py, or a folder that is a package of them."""
+    """Describes an argument that names tasks: tasks.py:NAME, tasks.py, or the folder of a package of tasks."""
 
     path: Path
     task: str | None = None
 
     @classmethod
     def of(cls, token: str) -> NamedTasks | None:
-        """None: it names something else, a YAML playbook."""
+        """Returns None if the argument names no Python file or package, but a YAML playbook."""
         path, colon, task = token.rpartition(":")
         if not (colon and _is_python(Path(path))):
             path, task = token, ""
         return cls(Path(path), task or None) if _is_python(Path(path)) else None
 
     def imports_tasks(self) -> bool:
-        """Is false for a file, named otherwise than task files are, that takes nothing from where tasks come from. What
-        cannot be read is for what reads it to report."""
+        """Returns whether the file can have tasks: by its name, or because it imports fabric, invoke or a `task`. True
+        for a folder and for a missing file; its reader reports errors."""
         named = self.task or self.path.name in ("tasks.py", "fabfile.py") or not self.path.is_file()
         return bool(named or _TASKS.search(self.path.read_bytes()))
 

@@ -68,7 +68,7 @@ class Cancel:
         self._lock = threading.Lock()
 
     def set(self, *, asked: bool = True) -> None:
-        """Sets the latch. asked: the user requests it, not a batch system."""
+        """Sets the latch. With `asked` false, a batch system requested it and not the user."""
         self.count += asked
         if not self._flag:
             self._flag = True

@@ -53,8 +53,8 @@ def command_line() -> str:
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """Describes a command: an argv, or a line for the user's shell. activate: shell code before it. interpreter: the
-    training interpreter in whose environment it runs, and the folder that its path is relative to. None: no such."""
+    """Describes a command: an argv, or a line for the user's shell. activate: shell code before it. interpreter:
+    the training interpreter in whose environment it runs, and the folder that its path is relative to."""
 
     argv: Sequence[str] | None
     line: str | None

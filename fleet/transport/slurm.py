@@ -83,7 +83,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Refused:
-    """Slurm did not do it, and says so. why: its own message. stderr: all of its stderr."""
+    """Reports that Slurm refused a request. why: its own message. stderr: all of its stderr."""
 
     why: str
     stderr: str = ""
@@ -91,7 +91,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It is not known whether Slurm did it: no answer came, or one that says neither."""
+    """Reports that it is not known if Slurm did what was requested: no answer came, or an unclear one."""
 
     why: str
 

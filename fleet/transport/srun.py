@@ -1,8 +1,8 @@
-"""The transport within a Slurm allocation: its hosts are reached by a step of the job that they belong to (step.py).
+"""The transport within a Slurm allocation: it reaches hosts by a job step (step.py).
 
-What leaves its session is ended with its step, by its cgroup. So whatever a run starts hangs on the step of the process
-that leads it; another command of fleet has a step of its own, which shares CPUs, memory and GPUs with that one
-(`--overlap`), and ends with the command.
+Slurm ends all processes of a step with it, by its cgroup, also those with a session of their own. So the processes of a
+run last as long as the step of the head process that leads it. Each other command of fleet has a step of its own
+(`--overlap`: it shares CPUs, memory and GPUs with the others), which ends with the command.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fleet.transport.slurm import PAUSE_SECONDS, job_of, jobs_of, why_over
 from fleet.transport.step import Step
 from fleet.transport.streams import Started
 
-UNANSWERED_SECONDS = 60.0  # for which a step is requested again, while slurmctld is being restarted
+UNANSWERED_SECONDS = 60.0  # a step is requested again for so long, in case slurmctld is being restarted
 
 
 class SrunSession(Started[RelayChannel]):
-    """A host of the step. address: where its agent dialled from."""
+    """Holds the session of a host of the step. Its address is the one that the host's agent connected from."""
 
     def __init__(self, step: Step, host: Host, link: Link, seconds: float) -> None:
         super().__init__(host, link.sock.getpeername()[0])
@@ -36,14 +36,14 @@ class SrunSession(Started[RelayChannel]):
 
 
 class SrunTransport(Near):
-    """Processes on the nodes of an allocation that this one is in."""
+    """Starts processes on the nodes of the allocation that this process runs in."""
 
     name = "srun"
 
     def __init__(self, options: ConnectOptions, *, hosts: Iterable[Host] = (), **_: Any) -> None:
         self._seconds, self._hosts = options.connect_timeout, tuple(hosts)
         self._job, self._jobs = job_of(os.environ), jobs_of(os.environ)
-        # by job; one that slurmctld did not answer is made again
+        # job id -> its step. A step that slurmctld did not answer is requested again
         self._steps = Once[Step](lambda made: made.exception() is None and not made.result().unanswered)
         self._closed = False
 

@@ -29,8 +29,8 @@ LABELS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "
 
 
 class DataLine(ProgressLine):
-    """How far the nodes are: percent of all bytes, a node's rate lately, the time it will take, and each node's state:
-    its percentage, or what else is known of it; of many nodes, how many are in which state."""
+    """Draws the progress of a transfer: percent of all bytes, the mean rate of a node, the time left, and each node's
+    percentage or state. Of more than FEW nodes it counts how many are in which state. Progress.what is the state."""
 
     info = "note: "
 
@@ -59,7 +59,7 @@ class DataLine(ProgressLine):
         return parts + (each if fits else self._states(shares))
 
     def _rate(self, seconds: float, done: float) -> float:
-        """Bytes a second over the last few seconds."""
+        """Returns bytes a second, over the last few seconds."""
         if self._seen and seconds < self._seen[-1][0]:  # another round
             self._seen.clear()
         self._seen.append((seconds, done))
@@ -117,7 +117,7 @@ def _line(result: Result) -> str:
 
 
 def show_data(report: Report) -> None:
-    """One line per group of hosts to which the same happened, then who cost time."""
+    """Prints a line for each group of hosts with the same result, then the hosts whose loss delayed others."""
     whole = report.read(Broadcasted)
     write_grouped([r for r in report.results if r.ok], _line)
     warn_of_own((r.host, r.read(Received)) for r in report.results if r.ok)
@@ -127,7 +127,7 @@ def show_data(report: Report) -> None:
 
 
 def show_wheels(report: Report) -> None:
-    """Shows who has what: one line per group of hosts that have the same now."""
+    """Prints a line for each group of hosts that have the same wheels now."""
     versions = {wheel.name: wheel.version for wheel in report.read(Wheels).wheels}
 
     def line(result: Result) -> str:
@@ -145,7 +145,7 @@ def show_wheels(report: Report) -> None:
     write_grouped([r for r in report.results if r.read(HasWheels).wheels is not None], line)
 
 
-# -- and back again
+# -- fleet get
 @click.command("get", cls=Verb, examples=("fleet get checkpoints/last.pt", "fleet get latest --to results"))
 @click.argument("what", metavar="RUN|PATH")
 @click.option(

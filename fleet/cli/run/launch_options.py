@@ -107,7 +107,7 @@ class LaunchCommand(Verb):
             return args
         try:
             tokens, command = carried(options, args, takes)
-        except UnknownOption:  # click says which
+        except UnknownOption:  # click reports the option
             return args
         return [*tokens, *command]
 

@@ -1,4 +1,4 @@
-"""`fleet ps`: the runs on the hosts, once, or again and again."""
+"""`fleet ps`: lists the runs on the hosts, once, or repeatedly with --watch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ps(watch: float | None, **given: bool) -> int:
 
 
 def watched(every: float, **given: bool) -> int:
-    """Draws the table until it is enough."""
+    """Draws the table until q or Ctrl-C."""
     if math.isnan(every):  # click's ranges let it pass
         raise UsageError("--watch nan: no number of seconds")
     settings = settings_of()

@@ -1,4 +1,4 @@
-"""`fleet top`: what the hosts' GPUs, networks and CPUs do, once, or live until it is enough."""
+"""`fleet top`: shows the use of the hosts' GPUs, networks and CPUs, once, or live until q or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _show(report: Report, sort: str) -> None:
 def lines_of(
     found: Mapping[str, HostSampled | FleetError], sort: str, width: int | None, rows: int | None = None
 ) -> list[str]:
-    """Returns what is shown: a summary first, then a row a GPU, or, where these are more than `rows`, a row a host."""
+    """Returns a summary, then a row a GPU. If that would be more than `rows` lines, it is a row a host."""
     answers = {host: it for host, it in found.items() if isinstance(it, HostSampled) and it.sample is not None}
     samples = {host: it.sample or {} for host, it in answers.items()}
     gpus = [gpu for sample in samples.values() for gpu in sample["gpus"]]
@@ -158,7 +158,8 @@ def _table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
 
 
 def _rows(host: str, sample: Sample, each: bool) -> list[tuple[str, ...]]:
-    """Returns a row for each GPU, or one. What is the host's own is in the first."""
+    """Returns a row for each GPU, or one for all. The first has the host's network, CPU, load and memory. each: a row a
+    GPU."""
     gpus = sample["gpus"]
     groups = [[gpu] for gpu in gpus] if each and gpus else [gpus]
     load, cpu = (sample[name] for name in ("load", "cpu"))
@@ -171,7 +172,7 @@ def _rows(host: str, sample: Sample, each: bool) -> list[tuple[str, ...]]:
         "?" if load is None else f"{load:.1f}",
         f"{short(sample['memory'])}/{short(sample['memory_total'])}",
     )
-    whose = any(gpu["runs"] for gpu in gpus)  # else it is not known which GPUs the runs of the host have
+    whose = any(gpu["runs"] for gpu in gpus)  # if none, it is not known which GPU a run of the host has
     return [
         (
             host * first,
@@ -184,7 +185,7 @@ def _rows(host: str, sample: Sample, each: bool) -> list[tuple[str, ...]]:
 
 
 def _gpus(gpus: Sequence[Sample]) -> tuple[str, ...]:
-    """Returns the cells of some GPUs: means, sums, and of temperature and clock the worst."""
+    """Returns the cells of these GPUs: mean use, sums of power and memory, highest temperature, lowest clock."""
     known = {name: [gpu[name] for gpu in gpus if gpu[name] is not None] for name in (gpus[0] if gpus else ())}
     if not gpus:
         return ("",) * 7
@@ -201,7 +202,8 @@ def _gpus(gpus: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def _whose(gpus: Sequence[Sample], runs: Sequence[str]) -> str:
-    """Returns whose they are: the runs of their processes, or those of the host, and how many processes of no run."""
+    """Returns the runs that have processes on these GPUs, and how many processes belong to no run. runs: of the host,
+    for the case that no GPU is known to have one."""
     others = sum(gpu["others"] or 0 for gpu in gpus)
     mine = dict.fromkeys([*runs, *(run for gpu in gpus for run in gpu["runs"])])
     return ", ".join([*mine, *([f"{others} of no run"] if others else [])])

@@ -1,5 +1,5 @@
-"""Draws what is below a run's lines on a terminal: the state of the run, and a line for each node of what does not
-scroll. It also shows `fleet logs`: the lines of ranks, above that board while a run is followed on a terminal."""
+"""Prints the output of a run, or of `fleet logs`, on a terminal: lines of some ranks scroll, and a board stays below
+them. The board has the state of the run, and for each node the last line of the ranks that do not scroll."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ KEYS = "  (d leaves it to itself)"
 
 
 class Board:
-    """Pure, but for the terminal's colours. names: of the hosts, in node-rank order. scrolls: whose lines do."""
+    """Holds the board. names: of the hosts, in node-rank order. scrolls: decides which ranks' lines scroll."""
 
     def __init__(self, names: Sequence[str], scrolls: Scrolling = Scrolling()) -> None:
         self.streams = Streams(names)
         self._scrolls = scrolls
         self._first_ranks: Mapping[str, int] = {}
         self._last: dict[str, tuple[int, bytes]] = {}
-        self._bar = b""  # rank 0's last one
+        self._bar = b""  # rank 0's last progress bar
         self._received: dict[str, float] = {}
         self._world, self._began = 0, 0.0
         self._ended = set[int]()
         self._state, self._by = "running", 0.0
 
     def output(self, event: Output) -> list[bytes]:
-        """The whole lines that scroll now."""
+        """Takes output. Returns the complete lines that scroll."""
         whole = self.streams.feed(event)
         if event.rank is None:
             return whole
@@ -59,7 +59,7 @@ class Board:
         }
 
     def notice(self, notice: Notice) -> None:
-        """The state of the run, from what is reported of it."""
+        """Updates the state of the run by its events."""
         for event in notice.happened:
             match event:
                 case Begun():
@@ -82,8 +82,8 @@ class Board:
         return bool(self._received or self._ended)
 
     def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
-        """Returns what is shown at `now`, in seconds since the epoch; nothing before the ranks' first output. keys:
-        what the keyboard does."""
+        """Returns the lines of the board, none before the ranks' first output. now: seconds since the epoch. keys: a
+        help text about keys."""
         if not self.spoke:
             return []
         nodes = self._nodes()
@@ -100,7 +100,8 @@ class Board:
         return lines
 
     def _nodes(self) -> dict[str, tuple[int, bytes]]:
-        """Returns for each node the lowest rank at a progress bar; else the last output of one that does not scroll."""
+        """Returns node -> (rank, line): of its lowest rank with a progress bar, else the last line that does not
+        scroll."""
         live: dict[str, tuple[int, bytes]] = {}
         for (host, rank, _), lines in self.streams.all.items():
             if rank is not None and lines.live and (host not in live or rank < live[host][0]):
@@ -119,7 +120,7 @@ class Board:
         return f"{more}; {longest} has been silent for {clock(silent)}" if silent >= QUIET_SECONDS else more
 
     def _status(self, now: float, bar: bytes) -> str:
-        """ "running 1:02:03, 31 of 32 ranks up, silent for 0:12, rank 0: 45%|####"."""
+        """Returns "running 1:02:03, 31 of 32 ranks up, silent for 0:12, rank 0: 45%|####"."""
         up = max(0, self._world - len(self._ended))
         parts = [f"{self._state} {clock(now - self._began)}", f"{up} of {self._world} ranks up"] if self._world else []
         if self._state == "stopping" and up and now < self._by:
@@ -131,7 +132,7 @@ class Board:
 
 
 def clock(seconds: float) -> str:
-    """ "0:07", "1:02:03", "2 d 01:02:03"."""
+    """Returns "0:07", "1:02:03" or "2 d 01:02:03"."""
     minutes, s = divmod(max(0, int(seconds)), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
@@ -139,10 +140,9 @@ def clock(seconds: float) -> str:
 
 
 class Shown(terminal.Ticking):
-    """An Emit: whole lines, after `[host:rank]` where more than one rank is shown. live: with a board below them,
-    where that can be; without, it uses no code of a board, which may have had a fault. A context manager; leaving it
-    shows what no line end has come for. names: of the hosts. errors: where stderr of ranks goes. json: notices alone,
-    as JSON."""
+    """Prints events (an Emit): complete lines, each after `[host:rank]` unless `bare`. A context manager: leaving it
+    prints lines without an end, too. live: with a board below, if this is a terminal; without it, no code of the board
+    runs. names: of the hosts. errors: the stream for stderr of ranks. json: print only notices, as JSON."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Shown(terminal.Ticking):
                 write_notice(event)
             elif isinstance(event, Notice):
                 if event.has(Begun):
-                    self._flush()  # half a line of the last attempt is none of this one's
+                    self._flush()  # an incomplete line of the last attempt does not continue in this one
                 self._unfold(everything=True)
                 if self._board is not None:
                     self._board.notice(event)

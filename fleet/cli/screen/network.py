@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 MOST_LINKS = 12  # as a table has them side by side
 PAGE_COLUMNS = 8  # of facts
-COLORS = {"open": "green", "unknown": ""}  # of a pair; all else is a fault
+COLORS = {"open": "green", "unknown": ""}  # state of a pair -> colour; all other states are faults
 
 
 def cells_of(views: Mapping[str, View]) -> dict[Pair, tuple[str, str]]:
-    """Returns what is known of each link, sender and receiver, and its colour. A plus: the sender's processor was the
-    limit."""
+    """Returns (text, colour) for each (sender, receiver). A "+" marks a link (`least`) that may be faster: the sender's
+    processor was the limit."""
     found = dict[Pair, tuple[str, str]]()
     for a, view in views.items():
         for b, how in (view.get("pairs") or {}).items():
@@ -46,7 +46,7 @@ def links_of(views: Mapping[str, View]) -> dict[Pair, Any]:
 
 
 def lines_of(checked: Checked) -> list[str]:
-    """Returns what `--network` measured, for the terminal: of many hosts the slowest links alone."""
+    """Returns what `--network` measured, for the terminal. Of more than MOST_LINKS hosts it has the slowest links."""
     names, measured, known = [*checked.views], links_of(checked.views), cells_of(checked.views)
     if not measured:
         return []
@@ -59,7 +59,7 @@ def lines_of(checked: Checked) -> list[str]:
 
 
 def speeds_of(views: Mapping[str, View]) -> list[str]:
-    """Returns what `--bench` measured, for the terminal: of many the slowest alone."""
+    """Returns what `--bench` measured, for the terminal. Of more than MOST_LINKS parts it has the slowest."""
     found = [(each["tflops"], each["gbytes"], part) for part, each in measured_in(views).items()]
     lines = [f"  {clean(part.title)}  {rated(tflops)} TFLOP/s  {rated(gbytes)} GB/s" for tflops, gbytes, part in found]
     if len(found) > MOST_LINKS:
@@ -85,7 +85,7 @@ def together(checked: Checked) -> list[str]:
 
 
 def check_page(checked: Checked, summary: str, diff: Sequence[str]) -> str:
-    """Returns the page of a check. diff: to the inventory."""
+    """Returns the page of a check. diff: lines by which the inventory differs from what was found."""
     names, known = [*checked.views], cells_of(checked.views)
     facts = matrix(checked.views, PAGE_COLUMNS) if checked.views else None
     return page(

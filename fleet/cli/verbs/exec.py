@@ -170,10 +170,10 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     Identical outputs are shown once, under the node set they came from; differing ones show the difference, also
     with -q. Exit: the largest remote status.
 
-    A pipe or a file that is fleet's standard input, and not its caller's too, is sent to the command on every host,
-    no faster than the slowest of them reads; all hosts are then worked on at once. Another one, as in a loop over a
-    file of hosts, is sent with --stdin only, and a terminal never. A file of which nothing is read yet may be for
-    either: that takes --stdin or -n.
+    A pipe or a file that is the standard input of fleet alone is sent to the command on every host. All hosts then run
+    at once, at the pace of the slowest reader. Input that fleet shares with its caller, as in a loop over a file of
+    hosts, is sent with --stdin only, and a terminal never. If a file is still unread, it is not clear whose input it
+    is: then --stdin or -n is required.
     """
     if options["shell"] is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([options['shell'], *argv]))}"

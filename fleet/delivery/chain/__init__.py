@@ -1,1 +1,1 @@
-"""Files to every host by a pipelined chain of them: each writes and sends on at once."""
+"""Sends files to every host by a pipelined chain: each host writes them and sends them on at once."""

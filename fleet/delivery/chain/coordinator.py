@@ -35,8 +35,7 @@ class Coordinator:
     sends. locked: called with the name of each host that holds its lock; with all names at the end. force, keep,
     hint: for files that are the nodes' own; see transfer.Broadcast.
 
-    cuts: what the loss of a host cost the one after it, {"host": the lost one, "behind": the delayed one,
-    "lost_seconds"}.
+    cuts: the delays that lost hosts caused, see Broadcasted in answers/sync.py.
     """
 
     def __init__(

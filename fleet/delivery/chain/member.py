@@ -1,4 +1,5 @@
-"""One member's conversation with node/delivery/chain: frames in, control lines out, neither waiting for the other."""
+"""Holds the state of one host of a chain, and the conversation with its node program
+(node/delivery/chain/member.py)."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.program import Program
 
 SILENCE_SECONDS = 20.0
-HELLO_SECONDS = 60.0  # a lock is waited for in that time, and folders on slow disks
+HELLO_SECONDS = 60.0  # time for a lock, and for folders on slow disks
 SLOWEST_DISK = 10 << 20
-LISTS: tuple[Literal["wants", "files"], ...] = ("wants", "files")  # that may come in parts
+LISTS: tuple[Literal["wants", "files"], ...] = ("wants", "files")  # these may be sent in parts
 Handle = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -53,10 +54,11 @@ class Outbox:
 
 @dataclass
 class Member:
-    """A host that takes part, as the head sees it; the coordinator's lock guards all of it.
+    """Holds what the head knows of a host in the chain. The coordinator's lock guards all of it.
 
     state: "starting", "ready" (it has reported what it needs), "shared", "receiving", "done" or "out". reached: the
-    address that SSH went to. work: bytes that it may have to read on its disk. quiet: since when it gets nowhere.
+    address that SSH went to. need: what it lacks, see take_need(). work: bytes that it may have to read on its disk.
+    quiet: since when it makes no progress.
     """
 
     host: Host
@@ -67,7 +69,7 @@ class Member:
     greeted: bool = False
     parts: dict[str, list[Any]] = field(default_factory=dict)
     need: Mapping[str, Any] = field(default_factory=dict)
-    unsure: list[int] = field(default_factory=list)  # files of which it waits for the digests
+    unsure: list[int] = field(default_factory=list)  # files whose digests it has requested from the head
     session: Session | None = None
     reached: str | None = None
     received: int = 0
@@ -98,24 +100,26 @@ class Member:
 
     @property
     def limit(self) -> float | None:
-        """Seconds that it may send no report of its next step; None where others report it."""
+        """Returns the seconds within which it must report its next step; None if its peers' reports show that it
+        works."""
         if self.outbox is None or self.unsure:
             return None
         if self.state == "starting" and not self.greeted:
             return HELLO_SECONDS
-        # it compares all files, or puts the last ones in place
+        # it compares all files with the manifest, or puts the last ones in place
         if self.state == "starting" or self.state == "receiving" and self.received >= self.need["bytes"]:
             return HELLO_SECONDS + self.work / SLOWEST_DISK
         return None
 
     def take(self, name: str, part: Sequence[Any], manifest: Manifest) -> list[Any]:
-        """Takes a part of one of its lists, in which there is one for every entry at most; returns the list so far."""
+        """Adds a part to the list `name` (see LISTS) and returns the list. It has at most one item per manifest
+        entry."""
         known = self.parts.setdefault(name, [])
         take_more(known, part, len(manifest.entries), self.host.name)
         return known
 
     def take_need(self, message: Need, manifest: Manifest) -> None:
-        """Takes in what the node lacks. Raises ProtocolError."""
+        """Records what the node lacks. Raises ProtocolError."""
         wants, files = (self.parts.get(name, []) + message[name] for name in LISTS)
         self.need = {
             **message,
@@ -126,7 +130,8 @@ class Member:
         self.state = "ready"
 
     def _ranges(self, pairs: Ranges, end: int) -> Ranges:
-        """[(from, to)] as a node gave them: in order, apart, none empty, between 0 and end."""
+        """Returns the node's [(from, to)]. Raises ProtocolError unless they are sorted, disjoint, not empty, below
+        `end`."""
         flat = [0, *(n for pair in pairs for n in pair), end]
         if flat != sorted(flat) or any(a == b for a, b in pairs):
             raise ProtocolError("ranges that are none", self.host.name)
@@ -139,7 +144,7 @@ class Member:
         return at >= 0 and index in ranges[at]
 
     def lacking(self) -> Iterator[int]:
-        """The files that are not in place there, in order."""
+        """Returns the indexes of the files that are not in place there, in order."""
         return (i for part in self.need["files"] for i in part)
 
     def take_done(self, message: Done) -> None:
@@ -163,7 +168,7 @@ class Member:
 def converse(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
 ) -> None:
-    """Run the program to its end, every J frame to `handle`. Raises FleetError."""
+    """Runs the program to its end and gives each of its messages to `handle`. Raises FleetError."""
     with Program(session, "delivery.chain.member", spec) as program:
         outbox = Outbox(program)
         try:

@@ -1,7 +1,7 @@
-"""Programs that start others under a mark, and end them all when the head goes away.
+"""Helps node programs that start processes with a mark, and end them all when the head is gone.
 
-`spec["mark"]` is in the environment of everything they start, as FLEET_EXEC_ID; `spec["grace"]`: seconds between
-SIGTERM and SIGKILL for what is still there in the end, 0 by default.
+`spec["mark"]` is in the environment of all these processes, as FLEET_EXEC_ID. `spec["grace"]` are the seconds between
+SIGTERM and SIGKILL for those that are left at the end, 0 by default.
 """
 
 import os
@@ -20,7 +20,8 @@ stopped = threading.Event()
 
 
 def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
-    """The spec, with a heartbeat; the end of the control lines sets `stopped`, then calls on_stop(spec)."""
+    """Returns the spec, and sends heartbeats from then on. The end of the control lines sets `stopped`, then calls
+    on_stop(spec)."""
     spec = start()
 
     def gone() -> None:
@@ -33,7 +34,7 @@ def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
 
 
 def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | None" = None) -> bool:
-    """Is true where this lock was taken in that time; waiting() is called once if it is not free at once."""
+    """Returns whether the lock was taken in `seconds`. Calls waiting() once if it is not free at once."""
     if try_lock(fd, kind):
         return True
     if waiting is not None:
@@ -45,7 +46,7 @@ def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | No
 
 
 def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.Popen[bytes]":
-    """In a session of its own; both its outputs in one pipe."""
+    """Starts a process in a session of its own, with stdout and stderr in one pipe."""
     out = subprocess.PIPE
     return subprocess.Popen(
         argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -53,15 +54,15 @@ def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.P
 
 
 def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
-    """Hand over what it prints until it has ended; False, and it may not have, where the head requested the stop. What
-    it started and left may hold its output open: that is not waited for."""
+    """Calls take() with the output of a process until it has ended. Returns False if the head requested a stop before
+    that. Does not wait for processes that it started and that hold its output open."""
     assert child.stdout
     fd, ended = child.stdout.fileno(), threading.Event()
 
     def read() -> None:
         over, data = False, b"?"
         while data and not over:
-            over = ended.is_set()  # all that it printed is there by now
+            over = ended.is_set()  # its whole output is in the pipe now
             if select.select([fd], [], [], 0.0 if over else 0.05)[0]:
                 data = os.read(fd, 1 << 16)
                 if data:
@@ -79,12 +80,12 @@ def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -
 
 
 def end_marked(spec: "Any", grace: float) -> None:
-    """Ends all that runs under the mark."""
+    """Ends all processes with the mark."""
     end_all(lambda: with_env("FLEET_EXEC_ID", spec["mark"]), grace)
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
-    """The last output, and the end of whatever was started."""
+    """Sends the answer and the exit code, then ends all processes with the mark."""
     with suppress(OSError):  # the head is gone
         if answer:
             send_json(answer)

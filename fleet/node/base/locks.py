@@ -1,9 +1,8 @@
-"""Locks on files: of one that holds the lock alone, of several that share it, and who that is.
+"""Locks files, exclusively or shared, and reports which process holds a lock.
 
-Where a file system has none (Lustre without -o flock, some FUSE ones), a file next to the locked one takes the place of
-the lock. NAME.held is of a process that holds it alone, NAME.held-MACHINE-PID of each that shares it; the file names
-the process that made it. What a dead process of this machine has left is taken away; that of one of which nothing is
-known here stays.
+Some file systems have no locks (Lustre without -o flock, some FUSE ones). There a file next to the locked one takes the
+place of the lock: NAME.held for an exclusive one, NAME.held-MACHINE-PID for each that shares it. It names the process
+that made it. Such a file of a dead process of this machine is removed; that of a process on another machine stays.
 """
 
 import errno
@@ -20,7 +19,7 @@ from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
 from fleet.protocol.state import LOCK
 
-QUIET_SECONDS = 8.0  # a head speaks every two
+QUIET_SECONDS = 8.0  # a head sends a message every two
 ALONE_SECONDS = 10.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HELD = ".held"
@@ -34,8 +33,8 @@ def wait_for(
     meanwhile: "Callable[[], bool] | None" = None,
     lock: "Callable[[int, int], object] | None" = None,
 ) -> bool:
-    """Returns whether we got this lock in that time; meanwhile(), between tries, ends the wait by what is true. lock:
-    as try_lock() has it."""
+    """Returns whether this process got the lock in `seconds`. It calls meanwhile() between tries, and stops waiting if
+    that returns True. lock: see try_lock()."""
     until = time.monotonic() + seconds
     while not try_lock(fd, kind, lock):
         if time.monotonic() >= until or meanwhile is not None and meanwhile():
@@ -45,8 +44,9 @@ def wait_for(
 
 
 def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | None]":
-    """The lock's descriptor; None when another host of this very sync has it: one folder, several nodes. Whose head is
-    silent gives it up after its patience, which is waited for: a link that was cut shows to the head at once."""
+    """Returns (descriptor of the lock, None), or (None, HOST) if another host of the same sync holds it, because nodes
+    share the folder. Raises Refused if another sync holds it. A program whose head is silent gives up the lock after
+    its `patience`. So this waits that long for a lock that was not renewed lately."""
     fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:
@@ -73,7 +73,8 @@ def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | 
 
 
 def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = None) -> bool:
-    """Returns whether we got it. lock: flock where the descriptor, and not this process, is to hold it."""
+    """Returns whether this process got the lock. lock: flock, if the descriptor is to hold it instead of the
+    process."""
     try:
         (lock or fcntl.lockf)(fd, kind | fcntl.LOCK_NB)
         return True
@@ -86,7 +87,7 @@ def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = N
 
 
 def try_file(fd: int, alone: bool) -> bool:
-    """Does as try_lock(), by a file. Who shares a lock and cannot write there only looks."""
+    """Does as try_lock(), by a file. A process that shares the lock and cannot write there only checks it."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = myself()
     mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))
@@ -110,14 +111,14 @@ def make(path: bytes, who: "dict[str, Any]", how: int = os.O_EXCL) -> bool:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
     except FileExistsError:
         return False
-    # where the disk is full, what is empty would be taken for one that is being written
+    # on a full disk, an empty file would look like one that is being written
     with closing(fd), on_failure(partial(os.unlink, path)):
         os.write(fd, json.dumps(who).encode())
     return True
 
 
 def maker(path: bytes) -> "dict[str, Any]":
-    """Returns who made such a file; {} of one that is being written, or damaged."""
+    """Returns the process that made such a file, see myself(); {} if the file is incomplete."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             return json.loads_object(file.read(4096))
@@ -130,13 +131,13 @@ def may_live(path: bytes) -> bool:
 
 
 def is_freed(path: bytes) -> bool:
-    """Takes away what a dead process has left."""
+    """Removes the file of a dead process. Returns whether it is gone."""
     aside = path + b".%d" % os.getpid()
     if may_live(path):
         return False
     with suppress(OSError):
         os.rename(path, aside)
-        if may_live(aside):  # another one was quicker
+        if may_live(aside):  # another process replaced it first
             os.rename(aside, path)
             return False
         os.unlink(aside)
@@ -144,7 +145,7 @@ def is_freed(path: bytes) -> bool:
 
 
 def adopt(fd: int) -> None:
-    """Becomes the one who holds a lock that an open descriptor was handed over with."""
+    """Makes this process the holder of the lock of an inherited descriptor."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     if os.path.lexists(path):
         make(path, myself(), os.O_TRUNC)
@@ -159,7 +160,7 @@ def drop(fd: int) -> None:
 
 
 def release(fd: int, handed_over: bool = False) -> None:
-    """Closes the descriptor. handed_over: another one of it holds the lock from now on."""
+    """Closes the descriptor. handed_over: another process holds the lock by its own descriptor from now on."""
     if handed_over:
         _made.pop(fd, None)
     drop(fd)
@@ -168,7 +169,7 @@ def release(fd: int, handed_over: bool = False) -> None:
 
 @contextmanager
 def alone(fd: int) -> "Iterator[None]":
-    """Holds the lock of an open file meanwhile. OSError where it is not to be had within ALONE_SECONDS."""
+    """Holds the lock of an open file. Raises OSError if it is not free within ALONE_SECONDS."""
     if not wait_for(fd, fcntl.LOCK_EX, ALONE_SECONDS, lock=fcntl.flock):
         raise OSError(
             errno.EAGAIN, "another process holds its lock" + way_out(fd), os.readlink("/proc/self/fd/%d" % fd)
@@ -182,7 +183,7 @@ def alone(fd: int) -> "Iterator[None]":
 
 
 def way_out(fd: int) -> str:
-    """Returns what to do where the holder is of a machine that may be gone; "" where that is not so."""
+    """Returns a hint if the lock is a file of another machine, which may be gone; else ""."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = maker(path)
     if not who or lives(who) is not None:
@@ -193,12 +194,12 @@ def way_out(fd: int) -> str:
 
 
 def held_by(fd: int) -> str:
-    """From where the lock was taken last, alone."""
+    """Returns the head (host name and pid) whose sync took the lock last, exclusively."""
     return holder_of(fd).get("head", "?")
 
 
 def holder_of(fd: int) -> "dict[str, str]":
-    """Returns who took the lock last, exclusively: {"sync", "host", "head"}, or {}."""
+    """Returns {"sync", "host", "head"} of the last exclusive holder of the lock, or {}."""
     try:
         return json.loads_object(os.pread(fd, 4096, 0))
     except OSError:

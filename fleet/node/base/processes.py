@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, and the end of those that carry a mark in their environment."""
+"""Reads processes from /proc, and ends those that have a mark in their environment."""
 
 import _signal
 import os
@@ -25,7 +25,7 @@ def forked(work: "Callable[[], object]") -> int:
 
 
 def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
-    """Bytes of a /proc-like file, b"" when it is gone or forbidden."""
+    """Returns the bytes of a file, such as one of /proc; b"" if it is gone or forbidden."""
     try:
         with open(path, "rb") as f:
             return f.read(limit)
@@ -52,7 +52,7 @@ def stat_of(pid: int, thread: str = "") -> "list[bytes]":
 
 
 def state_of(pid: int, thread: str = "") -> str:
-    """One letter, as ps has it; "" when it is gone."""
+    """Returns the state of a process as ps shows it, such as "R"; "" when it is gone."""
     return b"".join(stat_of(pid, thread)[:1]).decode("ascii")
 
 
@@ -65,24 +65,24 @@ def status_of(pid: int, field: bytes, thread: str = "") -> "list[bytes]":
 
 
 def is_ours(pid: int) -> bool:
-    """Returns whether a process runs as this program does: fleet acts on no data of another user's process."""
+    """Returns whether a process runs as the same user as this one. fleet uses no data of other users' processes."""
     return set(status_of(pid, b"Uid")[:2]) == {b"%d" % os.geteuid()}
 
 
 def open_files(pid: int) -> "Iterator[tuple[str, str]]":
-    """Yields (its path in /proc, where it leads) of each descriptor of a process; nothing when it is gone, or not ours
-    to see."""
+    """Yields (path in /proc, path of the open file) of each descriptor of a process; nothing if it is gone, or another
+    user's."""
     folder = "/proc/%d/fd/" % pid
     for name in names_in(folder):
         try:
             link = os.readlink(folder + name)
-        except OSError:  # closed under our eyes
+        except OSError:  # closed meanwhile
             continue
         yield folder + name, link
 
 
 def start_time(pid: int) -> "int | None":
-    """Clock ticks since boot at which pid started, or None when it is gone (or a zombie)."""
+    """Returns the start time of a process in clock ticks since boot; None if it is gone, or a zombie."""
     stat = stat_of(pid)
     return int(stat[19]) if stat and stat[0] not in (b"Z", b"X") else None
 
@@ -92,7 +92,7 @@ def boot_id() -> str:
 
 
 def stuck(pid: int) -> str:
-    """A process that would not die, as text: which function of the kernel it waits in, where that may be known."""
+    """Returns a text about a process that SIGKILL did not end, with the kernel function that it waits in, if known."""
     stat = read_file("/proc/%d/stat" % pid)
     who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
     if stat[stat.rfind(b")") + 2 :][:1] != b"D":
@@ -106,14 +106,14 @@ def identity(pid: int) -> "dict[str, int | None]":
 
 
 def myself() -> "dict[str, Any]":
-    """This process, as another one of any machine distinguishes it from others. space: of its pid."""
+    """Returns what identifies this process among those of all machines. space: its pid namespace."""
     space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
     return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
 
 
 def lives(who: "Any") -> "bool | None":
-    """Returns whether a process that is described as by myself() lives, of None: False. None: that is not known here,
-    since it is of another machine, or what is described is none."""
+    """Returns whether the process of a myself() record is alive; False for no record. Returns None if that is not known
+    here: the record is of another machine, or invalid."""
     me = myself()
     if who is None:
         return False
@@ -126,7 +126,7 @@ def lives(who: "Any") -> "bool | None":
 
 
 def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
-    """{pid: as stat_of()} of all processes under these, the nearest first."""
+    """Returns {pid: fields as of stat_of()} of all descendants of these processes, nearest first."""
     children: dict[int, dict[int, list[bytes]]] = {}
     for pid in pids():
         stat = stat_of(pid)
@@ -149,28 +149,27 @@ def environment(pid: int) -> "dict[bytes, bytes]":
 
 
 def has_env(pid: int, pair: bytes) -> bool:
-    """Is true where it was exec'ed with NAME=VALUE, or inherited it: no session or parent that it moved to changes
-    that."""
+    """Returns whether a process has NAME=VALUE in its environment. A new session or parent does not change that."""
     return pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
 
 
 def with_env(name: str, value: str) -> "dict[int, int]":
-    """{pid: start_time} of live processes whose environment holds NAME=VALUE, this one excepted."""
+    """Returns {pid: start time} of the other live processes with NAME=VALUE in their environment."""
     wanted = ("%s=%s" % (name, value)).encode()
     found = {pid: start_time(pid) for pid in pids() if pid != os.getpid() and has_env(pid, wanted)}
     return {pid: born for pid, born in found.items() if born is not None}
 
 
 def send_signal(pid: int, born: int, signum: int) -> None:
-    """To this process, and none that has its number by now."""
+    """Sends a signal to a process, unless the pid belongs to a later one."""
     if start_time(pid) in (born, None):
         with suppress(OSError):
             os.kill(pid, signum)
 
 
 def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10.0) -> "dict[int, int]":
-    """SIGTERM, wait up to `grace` seconds, SIGKILL until none is left, `hard` seconds at most; {pid: start_time} of
-    those that would not die. find: those that are there."""
+    """Sends SIGTERM, waits up to `grace` seconds, and sends SIGKILL until no process is left, for at most `hard`
+    seconds. Returns {pid: start time} of those left. find: returns the processes to end."""
     for signum, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, hard)):
         until, signalled = time.monotonic() + seconds, False
         while time.monotonic() < until:

@@ -1,5 +1,5 @@
-"""`fleet explain-env`: what a platform's variables mean for this container, what is wrong with them, and what starts
-the same by hand."""
+"""`fleet explain-env`: shows what a platform's variables mean for this container, what is wrong with them, and which
+launcher commands start the same run."""
 
 import os
 from shlex import quote
@@ -28,7 +28,7 @@ def about(
     platform: "str | None" = None,
     script: "Sequence[str]" = SCRIPT,
 ) -> "dict[str, Any]":
-    """The document of --json. Refused: no platform is known by these variables."""
+    """Returns the document of --json. Raises Refused if no platform is known by these variables."""
     place = place_of(environ, requested, platform)
     ranks = ranks_here(place, environ)
     return {
@@ -48,7 +48,7 @@ def about(
 
 
 def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str]":
-    """Launcher -> the line that starts the same in this container."""
+    """Returns launcher -> the command that starts the same in this container."""
     master, port, rank = place.master or "127.0.0.1", str(place.port), place.rank
     nodes = "%d:%d" % (place.least, place.most) if place.elastic else str(place.most)
     torchrun = ["torchrun", "--nnodes=" + nodes, "--nproc-per-node=%d" % ranks]
@@ -78,7 +78,7 @@ def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str
 
 
 def lines(found: "dict[str, Any]") -> "list[str]":
-    """The same for people."""
+    """Returns the document as text. The third column is the variable that a value comes from."""
     where_set = found["from"]
     least, most = found["nodes"]["least"], found["nodes"]["most"]
 
@@ -104,7 +104,7 @@ def lines(found: "dict[str, Any]") -> "list[str]":
 
 
 def show(requested: "Mapping[str, str]", platform: "str | None", as_json: bool, script: "Sequence[str]") -> int:
-    """Prints it. Returns 0, or 2 where something is wrong. requested: see place_of()."""
+    """Prints the document. Returns the exit code: 2 if it has an error, else 0. requested: see place_of()."""
     try:
         found = about(os.environ, requested, platform, script)
     except Refused as error:
@@ -117,7 +117,7 @@ def show(requested: "Mapping[str, str]", platform: "str | None", as_json: bool, 
 
 
 def main(argv: "Sequence[str]") -> int:
-    """Runs the zipapp's explain-env: [--json] and the options that name this container's place."""
+    """Runs the zipapp's explain-env. argv: --json, and the options that name this container's place."""
     made = Parser(OF_PLACE, "python3 fleet.pyz explain-env [OPTIONS]", "Show what the platform's variables mean here.")
     made.add_argument("--json", action="store_true", help="a document, for programs")
     found = made.read(argv)

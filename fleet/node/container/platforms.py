@@ -1,15 +1,15 @@
-"""Names the variables of each platform for what a distributed run needs, in the environment of each of its containers.
+"""Names the variables by which each platform describes a distributed run to its containers.
 
-A platform is a table: adding one is adding a table. A process is in the first that fits: one of whose `marks` is set,
-which nothing else sets, or all of whose `signs` are, and none of its `unless`. So what is more precise comes
-first. Where none fits, it is in the first of which one of `loose` is set, which may be next to anything. A thing's
-value is that of the first variable that holds one. VARIABLE:READER, see variables.py, where it is among others; {NAME}
-in a variable's name is another one's value, and * any characters.
+Each platform is a table. A process is on the first platform that fits: one of its `marks` is set, or all of its `signs`
+are, and none of its `unless`. No other program sets a mark. More precise tables come first. If none fits, it is the
+first platform with one of its `loose` variables, which other programs set, too. A thing ("rank", "master") has the
+value of the first of its variables that is set. VARIABLE:READER reads the thing out of a longer value, see
+variables.py. In a variable's name, {NAME} is replaced by the value of NAME, and * matches any characters.
 
-by: who sets the variables, but those in `yours`. sure: "source" (read in the platform's own code), "documented",
-"notes" (of a user, or of programs that run there), "seen" (live, in the lab). origin: the file or page, and its date.
-RANK and WORLD_SIZE count nodes here, where nothing else is noted: below torchrun they count processes, and such a
-process is a child already.
+by: the program that sets the variables, except for those in `yours`, which the user sets. sure: "source" (read in the
+platform's own code), "documented", "notes" (of a user, or of programs that run there), "seen" (live, in the lab).
+origin: the file or page, and its date. RANK and WORLD_SIZE count nodes here, unless noted otherwise. Below torchrun
+they count processes, but such a process is a rank already.
 """
 
 from fleet.node.base.types import Any
@@ -18,13 +18,14 @@ from fleet.node.container.schedulers import SCHEDULERS
 from fleet.node.container.variables import MEETING
 
 CHILD = ("LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
-# "nodes", "least", "most": how many; "rank": which of them this is; "each": ranks of a node; "master", "port": where
-# they meet; "job": what no other run is called.
-# "alike": a variable, and the things of which it holds one ("world": all ranks, one a node where "each" is no number;
-# "ranks": all, any multiple of the nodes where it is none; "zero", "one": those); "several": one that counts processes
-# of a node, where more are a mistake; "rankless": where it is set, the master's address tells who leads; "unnamed":
-# no job is needed, as where they meet is this job's alone; "led": the one that leads gets no address; "own": of CHILD;
-# "ways": thing, "alike" or "several" -> what a user of it can do about it
+# Things. "nodes", "least", "most": numbers of nodes; "rank": this node's rank; "each": ranks of a node; "master",
+# "port": where they meet; "job": a name that no other run has.
+# "alike": variables to compare: [VARIABLE, the things of which it must hold one]. There "world" is the number of all
+# ranks, or of nodes if "each" is no number; "ranks" is the same, or any multiple of the nodes; "zero" is 0, "one" is 1.
+# "several": a variable that counts processes of a node, of which more than one is a mistake; "rankless": if it is set,
+# the node with the master's address leads; "unnamed": no job is needed, because no other job uses the meeting point;
+# "led": the leading node gets no address; "own": variables out of CHILD that the platform itself sets;
+# "ways": thing, "alike" or "several" -> the remedy for a user of the platform
 AISTATION: "dict[str, Any]" = {
     "name": "aistation",
     "unless": ["JOB_COMPLETION_INDEX", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK"],
@@ -152,7 +153,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
     },
     *SCHEDULERS,
 ]
-# a variable that says where this is -> what cannot be found out there, and what to do
+# a variable that shows the platform -> what cannot be found out there, and what to do
 OUT_OF_REACH = {
     "DET_ALLOCATION_ID": (
         "Determined gives its containers' addresses to its own launchers only",

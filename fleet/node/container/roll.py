@@ -1,5 +1,5 @@
-"""Decides who takes part in a run of containers, and as which node. Any machine may dial, so each value of a hello is
-checked."""
+"""Decides which containers take part in a run, and gives them node ranks. Any machine may connect, so each value of a
+hello message is checked."""
 
 import hmac
 import os
@@ -11,13 +11,14 @@ from fleet.node.container.news import text
 from fleet.node.container.server import Connection
 
 MOST, MOST_RANKS = 1 << 20, 4097  # of nodes; of a container's ranks
-LAST_CALL_SECONDS = 15.0  # for which an elastic run that may begin waits for more
+LAST_CALL_SECONDS = 15.0  # an elastic run with enough nodes waits that long for another
 
 
 class Member:
-    """A container, by its hello. node, first: its rank and its first rank, once the run begins. token: by which it
-    takes its place again. gone: since when its connection is; None: it is there. over: its part has ended there, or
-    never will. spoke: when a rank of it wrote its last, by this machine's monotonic clock."""
+    """Holds what a container's hello message has. rank: the node rank that its variables set, None if they set none.
+    each: its number of ranks. about: see Roll. node, first: its node rank and its first rank, once the run begins.
+    token: with which it takes its place again. gone: when its connection was lost, None while it is open. over: nothing
+    more is expected of its part. spoke: time of its ranks' last output. Times are this machine's monotonic clock."""
 
     def __init__(self, connection: Connection, hello: "dict[str, Any]") -> None:
         rank, name = hello.get("rank"), text(hello["host"])
@@ -41,14 +42,14 @@ class Member:
 
 
 class Roll:
-    """about: {"job", "least", "most"}, which all must have alike. begun: no node joins any more, but to an elastic
-    run."""
+    """Holds the containers of a run. about: {"job", "least", "most"}, equal for all containers of it. begun: the run
+    has started; only an elastic run takes new nodes then."""
 
     def __init__(self, about: "dict[str, Any]") -> None:
         self.about, self.begun = about, False
-        self.restarts = False  # whether another attempt may follow
+        self.restarts = False  # is true if another attempt may follow
         self.members: list[Member] = []
-        self.latest = 0.0  # when the last one came
+        self.latest = 0.0  # when the last member joined
 
     @property
     def elastic(self) -> bool:
@@ -59,7 +60,7 @@ class Roll:
         return sum(it.each for it in self.members)
 
     def refusal(self, new: Member) -> "tuple[str, str] | None":
-        """Returns why it may not take part, and the next step; None: it may. Nothing of the run is in it."""
+        """Returns why it may not take part, and the next step; None if it may. The texts show nothing of the run."""
         there = [it for it in self.members if it.there]
         if new.about != self.about:
             return "another run meets there", "one MASTER_ADDR and MASTER_PORT for each run, and the same variables"
@@ -72,11 +73,11 @@ class Roll:
         return None
 
     def predecessor(self, new: Member) -> "Member | None":
-        """Returns the one of its rank and name that is gone."""
+        """Returns the lost member with the same rank and name, None if there is none."""
         return next((it for it in self.members if not it.there and it.rank == new.rank and it.host == new.host), None)
 
     def take_in(self, new: Member, now: float) -> None:
-        """It takes the place of its predecessor, else one of its own."""
+        """Adds a member, in the place of its predecessor if it has one."""
         old = self.predecessor(new)
         names = {it.host for it in self.members if it is not old}
         if new.host in names:
@@ -89,19 +90,19 @@ class Roll:
         self.latest = now
 
     def of(self, token: object) -> "Member | None":
-        """Returns the member whose token that is."""
+        """Returns the member with this token."""
         text = token if isinstance(token, str) else ""
         return next((it for it in self.members if hmac.compare_digest(it.token.encode(), text.encode())), None)
 
     def may_begin(self, now: float) -> bool:
-        """Returns whether all are there, or enough for long enough."""
+        """Returns whether all nodes are there, or enough of them for LAST_CALL_SECONDS."""
         count = sum(it.there for it in self.members)
         late = now > self.latest + LAST_CALL_SECONDS
         return count == self.about["most"] or bool(count >= self.about["least"] and late)
 
     def number(self, begun: bool) -> None:
-        """Nodes in the order of their ranks; where none is set, the one of this machine first, then by name. begun: who
-        has a place keeps it, others come after."""
+        """Numbers the nodes by their set ranks. Those without take the free numbers: the one on this machine first,
+        then by name. begun: numbered members keep theirs, others come after."""
         new = [it for it in self.members if it.node is None or not begun]
         kept = [it for it in self.members if it not in new]
         taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in kept)

@@ -1,4 +1,5 @@
-"""Reads a platform's variables: the kinds that tables name after a colon, read as the text of a thing."""
+"""Reads a platform's variables. The tables in platforms.py name them as VARIABLE:READER, and this module has the
+readers. Each returns the text of a thing: a value of a container's place, such as "rank" or "master"."""
 
 import os
 import re
@@ -10,7 +11,7 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, Mapping
 
 FILE_BYTES = 1 << 20
-# by the names that nearly all read
+# the variables that nearly all platforms set
 MEETING = {"each": ["NPROC_PER_NODE"], "master": ["MASTER_ADDR"], "port": ["MASTER_PORT"]}
 
 
@@ -30,14 +31,14 @@ def own_names() -> "set[str]":
 
 
 def place_in(names: "list[str]", own: "set[str]") -> str:
-    """ "" where it is in none of them."""
+    """Returns the index of the first name that is this machine's; "" if none is. own: its names."""
     at = [n for n, name in enumerate(names) if name in own or name.partition(".")[0] in own]
     return str(at[0]) if at else ""
 
 
 def names_in(path: str) -> "list[str]":
     """Returns the first token of each line of a file, each once; none where it cannot be read."""
-    if not os.path.isfile(path):  # a pipe would be waited for
+    if not os.path.isfile(path):  # reading a pipe would wait
         return []
     rows = read_file(path, FILE_BYTES).decode("utf-8", "replace").splitlines()
     return list(dict.fromkeys(row.split()[0] for row in rows if row.strip()))
@@ -56,8 +57,8 @@ def json_names(value: str) -> "list[str]":
 
 
 def cluster(value: str) -> "tuple[list[str], str]":
-    """Returns all hosts of Vertex AI's CLUSTER_SPEC, in the order of its pools, and which this is, "" where it is none
-    of them: {"cluster": {POOL: [HOST:PORT]}, "task": {"type": POOL, "index"}}."""
+    """Returns (all hosts, this host or "") of Vertex AI's CLUSTER_SPEC, sorted by pool. The value is {"cluster": {POOL:
+    [HOST:PORT]}, "task": {"type": POOL, "index"}}."""
     spec = json_of(value)
     try:
         pools = {str(pool): list(map(str, hosts)) for pool, hosts in spec["cluster"].items()}
@@ -69,14 +70,14 @@ def cluster(value: str) -> "tuple[list[str], str]":
 
 
 def host_and_port(value: str) -> "tuple[str, str]":
-    """Returns those of HOST:PORT, [IPv6]:PORT, HOST; an IPv6 address without brackets has no port."""
+    """Returns (host, port or "") of HOST:PORT, [IPv6]:PORT or HOST. An IPv6 address without brackets has no port."""
     found = re.match(r"(\[.*\]|[^:]*)(?::([^:]*))?\Z", value)
     return (found.group(1), found.group(2) or "") if found else (value, "")
 
 
 def first_is(value: str, main: str) -> str:
-    """Returns a number as it is counted where `main` comes first, and the others keep their order; "" where that is
-    none."""
+    """Returns the rank `value` after rank `main` was moved to the front; the others keep their order. "" if `main` is
+    no number."""
     if not re.match(r"[0-9]{1,9}\Z", main):
         return ""
     if not re.match(r"[0-9]{1,9}\Z", value):
@@ -98,14 +99,15 @@ PLAIN: "dict[str, Callable[[str], str | None]]" = {
     "host": lambda value: host_and_port(value)[0],
     "port": lambda value: host_and_port(value)[1],
     "nodelist": nodelist_first,
-    "gpus": lambda value: "1" if value == "0" else value,  # without any it is one rank
+    "gpus": lambda value: "1" if value == "0" else value,  # without GPUs it is one rank
     "some": lambda value: None if value == "0" else value,
     "static": lambda value: None if ":" in value else value,
 }
 
 
 def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "str | None":
-    """The text that a thing has; "" where the variable does not hold it, None where that is as if it were not set."""
+    """Returns the text of a thing by the reader `kind`. other: its second argument, a variable's name. "": the value
+    does not have the thing. None: the value counts as not set."""
     if kind in PLAIN:
         return PLAIN[kind](value)
     if kind == "where":
@@ -124,8 +126,8 @@ def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "
 
 
 def value_of(variable: str, environ: "Mapping[str, str]") -> "tuple[str, str | None]":
-    """Returns the name of what a table calls VARIABLE or VARIABLE:READER, with that of the one that it is read by, and
-    its text; None where it is not set."""
+    """Returns (name, text) for a table's VARIABLE, VARIABLE:READER or VARIABLE:READER:OTHER. The name is for messages,
+    and includes OTHER. The text is None if the variable is not set."""
     pattern, _, kind = variable.partition(":")
     kind, _, other = kind.partition(":")
     name = re.sub(r"\{(\w+)\}", lambda found: environ.get(found.group(1), ""), pattern)

@@ -11,8 +11,8 @@ Conversation (J frames out, control lines in):
        or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of the same sync holds the lock of this folder
     <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
-       [path]: the node's own file there is left, not in the way} and n bytes (zlib data of journal.by_column), or
-       size 0 where "known" is that digest
+       [path]: the node's own file there stays} and n bytes (zlib data of journal.by_column); size 0 if "known" is
+       that digest
     -> {"event": "doubts", "items": [path], "more"}: files that are not as they were delivered
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
     -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list

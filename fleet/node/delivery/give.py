@@ -1,14 +1,14 @@
-"""Gives files of this node to the head: a list first, then what the head has not got yet of each.
+"""Sends files of this node to the head: first a list, then of each file the bytes that the head does not have.
 
-spec: {"path", "run": only what was written since that run began here, or null, "copy_unsafe_links"}. Sends J {"event":
-"tree", ...}, as often as it takes; waits for a control line {"op": "give", "wanted": [[path, offset, version]]}: the
-head has so many bytes of that version; offset null: all of it, as it seems, and wants the digest alone, or nothing
-where it is still that version. Then for each of them, in that order,
-    J {"event": "begin", "index": in wanted, "offset", "size", "mtime", "version"}, O frames, with J {"event": "piece",
-    "offset"} where zero bytes come first, which are not sent; J {"event": "given", "sha256", "growing"}
-or "gone" or "moving" for what is no file any more, and what does not hold still. A file that changed while it was read
-begins again. Small files that are at rest, and those that are still of the head's version, go many at a time:
-    J {"event": "few", "index": of the first, "files": ["VERSION SHA256", or ""]}, an O frame of the bytes of all.
+spec: {"path", "run": send only files that were written since that run began here, or null, "copy_unsafe_links"}. It
+sends the list in messages J {"event": "tree", ...}, and waits for a control line {"op": "give", "wanted": [[path,
+offset, version]]}. The head has `offset` bytes of that version. With offset null it seems to have all bytes: it needs
+the digest, or nothing if the file still has that version. Then for each of these files, in that order: J {"event":
+"begin", "index": in wanted, "offset", "size", "mtime", "version"}; O frames with the bytes; J {"event": "piece",
+"offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"} For a path that is no file any
+more it sends "gone" instead; for a file that does not stop changing, "moving". A file that changed while it was read
+begins again. Small files at rest, and files of the head's version, go many at a time: J {"event": "few", "index": of
+the first, "files": ["VERSION SHA256", or ""]}, an O frame of the bytes of all.
 """
 
 import errno
@@ -32,25 +32,25 @@ from fleet.node.delivery.tree import Walk, send_entries
 from fleet.protocol.frames import OUTPUT
 
 say: "Callable[[give.Giving], None]" = send_json
-SMALL, MANY = 1 << 16, 500  # bytes of a file that goes with others, and of all that go at once; how many these are
-CHUNK, FRAME = 1 << 20, 1 << 16  # what is read at once; what is sent: on a slow link, too, some come every minute
+SMALL, MANY = 1 << 16, 500  # files that go together: their bytes, each and in all; their number
+CHUNK, FRAME = 1 << 20, 1 << 16  # bytes of a read; of a frame: small, so that one arrives in time on a slow link
 ZEROS = bytes(CHUNK)
 TRIES = 4
-# seconds: that one file is waited for, and all of them; that one is which may be a log
+# seconds to wait for one file to be at rest; for all files; for one that may be a log
 FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
-# seconds without a change before it is read: the grain of a clock; that of one with whole seconds; and where writers on
-# other machines are not seen, which send every five seconds what was written
+# seconds without a change before a file is read: on a local disk; on one that stores whole seconds; on a file server,
+# whose other clients may send their writes every five seconds
 GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
-# file systems of this machine alone
+# types of local file systems
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last one of open_regular()
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
-LAST = (b"last", b"latest", b"current")  # what programs call the file that they write again each time
+LAST = (b"last", b"latest", b"current")  # stems of files that programs overwrite each time
 
 
 def is_written(fd: int) -> bool:
-    """Is true where a process of this node has it open for writing: the kernel then grants no lease; ours ends at
-    once."""
+    """Returns whether a process of this node has a file open for writing: then the kernel grants no lease. Ours is
+    ended at once."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -60,12 +60,12 @@ def is_written(fd: int) -> bool:
 
 
 def is_torn(fd: int, size: int) -> bool:
-    """Is true for a zip file, which torch writes, without its end."""
+    """Returns whether a file is an incomplete zip file. torch writes checkpoints as zip files."""
     return os.pread(fd, 4, 0) == b"PK\3\4" and b"PK\5\6" not in os.pread(fd, 1 << 17, max(0, size - (1 << 17)))
 
 
 def is_log(fd: int) -> bool:
-    """Is true where a growing file is of use without its end: lines of text, and what tensorboard and wandb write."""
+    """Returns whether a file is useful while it grows: lines of text, and the logs of tensorboard and wandb."""
     begin = os.pread(fd, 4096, 0)
     return (
         b"\0" not in begin and bool({10, 13} & set(begin)) or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
@@ -77,8 +77,8 @@ def age(info: "os.stat_result") -> float:
 
 
 def is_idle(info: "os.stat_result") -> bool:
-    """Is true where it has not changed for long, as with what is kept open, such as a database. What an empty file
-    becomes is unknown, but a log without output has been empty for a while."""
+    """Returns whether a file has not changed for long, as a database that is kept open. An empty file counts after
+    seconds, because it may be a log without output."""
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
@@ -89,8 +89,8 @@ def rest_of(info: "os.stat_result", local: bool) -> float:
 
 
 class Giver:
-    """root: of the paths. followed: those of them that are links. waits: seconds that files may still be waited for.
-    seen: by device, whether all who write there are seen here."""
+    """Sends files. root: the folder of the paths. followed: paths that are links. waits: seconds left to wait for files
+    at rest. seen: device -> whether it is local, so that all writers are seen."""
 
     def __init__(self, root: bytes, followed: "Iterable[str]" = ()) -> None:
         self.root, self.followed, self.waits = root, frozenset(followed), ALL_SECONDS
@@ -99,7 +99,7 @@ class Giver:
         self.bytes = b""
 
     def give(self, wanted: "list[Any]") -> None:
-        """Sends what the head wants, small files many at a time."""
+        """Sends the requested files, small ones many at a time."""
         for index, (path, offset, version) in enumerate(wanted):
             moved()
             full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
@@ -122,7 +122,7 @@ class Giver:
         self.flush(len(wanted))
 
     def flush(self, end: int) -> None:
-        """Sends the small files before that one."""
+        """Sends the collected small files. end: index of the file after them."""
         if self.few:
             say({"event": "few", "index": end - len(self.few), "files": self.few})
         if self.bytes:
@@ -139,8 +139,7 @@ class Giver:
         return None
 
     def small(self, full: bytes, flags: int) -> "tuple[str, bytes]":
-        """Returns a small file's version and digest, and what it holds; nothing where one look does not show it: it is
-        not at rest, or may be a part of something."""
+        """Returns ("VERSION SHA256", bytes) of a small file that is at rest and complete; ("", b"") for others."""
         with suppress(OSError), open_regular(full, flags) as file:
             fd, before = file.fileno(), os.fstat(file.fileno())
             version, local = version_of(before), self.is_local(full, before)
@@ -178,7 +177,7 @@ class Giver:
         version: "str | None",
         until: float,
     ) -> bool:
-        """Returns True where the file was sent whole, as it was at one moment."""
+        """Returns whether the file was sent as it was at one moment."""
         local = self.is_local(full, os.fstat(fd))
         rested = self.settle(fd, until, local)
         before = os.fstat(fd)
@@ -208,7 +207,7 @@ class Giver:
         return True
 
     def read(self, fd: int, size: int, since: int) -> str:
-        """The digest of its first `size` bytes; those after `since` are sent."""
+        """Sends the bytes from `since` to `size`. Returns the digest of all bytes up to `size`."""
         digest, at, announced = hashlib.sha256(), 0, since
         while at < size:
             data = os.pread(fd, min(CHUNK, (size if at >= since else since) - at), at)
@@ -232,7 +231,7 @@ class Giver:
         return self.seen[info.st_dev]
 
     def settle(self, fd: int, until: float, local: bool) -> bool:
-        """Wait until no process writes to it, for a while; whether it came to that."""
+        """Waits until the file is at rest, or `until`. Returns whether it is at rest."""
         began, seen = time.monotonic(), ""
         while True:
             info, written = os.fstat(fd), local and is_written(fd)
@@ -250,8 +249,8 @@ class Giver:
 
 
 def is_version(name: bytes, other: bytes) -> bool:
-    """Returns whether a file is another version of one, by their names: these differ in numbers alone, or one is called
-    the last of its kind."""
+    """Returns whether `other` is another version of the file `name`: the names differ in numbers alone, or `name` has a
+    stem such as "last"."""
     one, two = (re.sub(b"[0-9]+", b"0", each) for each in (name, other))
     stem, ending = os.path.splitext(name)
     is_last = bool(ending) and os.path.splitext(other)[1] == ending and stem.lower() in LAST and b"0" in two
@@ -259,8 +258,7 @@ def is_version(name: bytes, other: bytes) -> bool:
 
 
 def quiet_versions(full: bytes) -> "list[tuple[str, int]]":
-    """Returns the newest versions of a file next to it that are whole and have not changed for a while, and their
-    age."""
+    """Returns (name, age in seconds) of the newest versions of a file in its folder that are complete and at rest."""
     folder, own = os.path.split(full)
     found, now = [], time.time()
     with suppress(OSError):
@@ -289,6 +287,6 @@ def converse(spec: "give.GiveSpec") -> None:
 
 
 def main() -> None:
-    gc.disable()  # of long lists that live to the end it finds nothing, again and again
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # a process opens what is_written() holds just then
+    gc.disable()  # it would search long lists, which live to the end, again and again
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel sends it if a process opens a file during is_written()
     answer(converse, (Refused, OSError))

@@ -1,4 +1,4 @@
-"""Finds what a run wrote: all that was missing from its folder, or different, when the run began."""
+"""Finds the files that a run wrote: those in its folder that are new or changed since the run began."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ from fleet.node.delivery.ownership import Ownership, look
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.state import ATTEMPT, SPEC
 
-MOVE_NS = 2 * 10**9  # between the times that one move gives: where these are whole seconds
+MOVE_NS = 2 * 10**9  # most between the times of a folder and its parent after a move, with whole seconds
 
 
 def clock(folder: str) -> "float | None":

@@ -1,7 +1,7 @@
-"""Holds what has come for a destination and is not yet in place, in its state folder: what a kill leaves here need not
-come again. Files for a file system that is mounted inside the destination are staged there, in a folder of that.
+"""Stages received files in the state folder of a destination, until they are put in place. After a kill, staged files
+are not sent again. Files for a file system that is mounted inside the destination are staged in a folder of that one.
 
-    stage/PATH    a file: whole where its time is the source's, else under way.
+    stage/PATH    a file. It is complete if it has the source's time.
     blocks/KEY    digests of the 4 MiB blocks of a large file. KEY is made of its path, size and mtime.
 """
 
@@ -93,8 +93,8 @@ class Stage:
         return os.path.join(self.meta, b"blocks", key.encode())
 
     def sweep(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
-        """Takes away what is of no use any more; returns those of `wanted`, path -> entry, that are still to come: an
-        interrupted delivery has left the others here whole. In place: on a full disk nothing can be made."""
+        """Removes staged files that are not in `wanted` (path -> entry). Returns the wanted ones that are not complete
+        here. It makes no new file, as the disk may be full."""
         whole: set[str] = set()
         blocks = {self.blocks_of(entry) for entry in wanted.values() if entry[3] > BLOCK}
         for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
@@ -121,15 +121,15 @@ class Stage:
         return known and stat.S_ISREG(st.st_mode) and st.st_ctime > self.booted + 1
 
     def needs(self, entry: "list[Any]", size: int, have: int = 0) -> "tuple[bytes, int, int]":
-        """Returns what check_space() is given of a file whose bytes take so much room: less what is staged of it. have:
-        bytes from its start that are staged. They may take no blocks: zeros become holes, or the disk compresses."""
+        """Returns the arguments of check_space() for a file that takes `size` bytes on disk, less what is staged of it.
+        have: staged bytes from its start. They may take no blocks: zeros become holes, or the disk compresses."""
         staged = lstat(self.at(entry[0]))
         full, rest = ((count + 4095) // 4096 * 4096 for count in (size, entry[3] - have))
         space = max(0, min(rest, full - (staged.st_blocks * 512 if staged else 0)))
         return self.meta_of(entry[0]), space, staged is None
 
     def put(self, entry: "list[Any]", data: memoryview) -> None:
-        """Stages a file as a whole. Of tens of thousands of files each call counts."""
+        """Stages a whole file. It makes few system calls, as there may be tens of thousands of files."""
         around, _, name = entry[0].rpartition("/")
         if around != self.around:
             self.leave()

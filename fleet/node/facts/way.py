@@ -1,7 +1,7 @@
-"""The address of this node that its ranks have in a run, and the name of its interface for gloo and NCCL.
+"""Finds the address of this node that its ranks use in a run, and the name of its interface for gloo and NCCL.
 
-Both are given a name, and take the first address that getifaddrs() has for it; then they listen there, and others dial
-it. So an address is of use only where it is the first of its name.
+gloo and NCCL take the name of an interface, and listen at the first address that getifaddrs() has for that name. So an
+address can be used only if it is the first one of its interface.
 """
 
 import errno
@@ -17,7 +17,7 @@ REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
 def resolve(address: str) -> str:
-    """Returns the number that this node makes of a name or number. Raises OSError."""
+    """Returns the numeric address that a name or address has on this node. Raises OSError."""
     try:
         return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
     except UnicodeError as error:  # as of "a..b"
@@ -25,7 +25,8 @@ def resolve(address: str) -> str:
 
 
 def source_towards(address: str) -> str:
-    """Returns this node's own address on the way to a number; nothing is sent. Raises OSError where there is none."""
+    """Returns this node's own address on the route to an address. Sends nothing. Raises OSError if there is no
+    route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
@@ -46,8 +47,8 @@ def is_here(name: str) -> bool:
 
 
 def named(value: str, own: "list[Held]") -> "Held | None":
-    """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names: a list of beginnings, exact
-    ones after '=', those that are not meant after '^'."""
+    """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names. The value lists prefixes of
+    names; after '=' whole names; after '^' the interfaces to leave out."""
     names = value.lstrip("^=").split(",")
     for held in own:
         fits = held.label in names if value[:1] == "=" else held.label.startswith(tuple(filter(None, names)))
@@ -57,7 +58,7 @@ def named(value: str, own: "list[Held]") -> "Held | None":
 
 
 def nccl_conf() -> "dict[str, str]":
-    """Returns the variables that NCCL reads from its files, where the environment does not have them."""
+    """Returns the variables of NCCL's own files, which NCCL reads if the environment does not have them."""
     found: dict[str, str] = {}
     for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
         for line in text(path).splitlines()[:100]:
@@ -68,8 +69,8 @@ def nccl_conf() -> "dict[str, str]":
 
 
 def variables(held: Held, own: "list[Held]") -> "dict[str, str]":
-    """Returns what gloo and NCCL are given for an interface: a name is the beginning of names to NCCL, unless it has
-    '='; gloo knows none."""
+    """Returns the variables of gloo and NCCL for an interface. NCCL's has a '=' if another interface's name begins with
+    this one's; gloo takes whole names only."""
     longer = any(each.label != held.label and each.label.startswith(held.label) for each in own)
     return dict(zip(NAMES, (held.label, "=" * longer + held.label)))
 
@@ -79,8 +80,8 @@ def given(spec: "dict[str, Any]") -> "list[str]":
 
 
 def chosen(spec: "dict[str, Any]", env: "Mapping[str, str]", own: "list[Held]") -> "Held | None":
-    """Returns the address of the interface that this node's variables name: what the user gave this run comes before a
-    data_address, and what the node's startup files or NCCL's have comes after it."""
+    """Returns the address of the interface that this node's variables name. Variables that the user gave this run go
+    over a data_address; those of startup files and of NCCL's own files count only without one."""
     names = given(spec)
     if not names and not spec["way"]["own"]:
         names = [*NAMES]
@@ -92,7 +93,8 @@ def chosen(spec: "dict[str, Any]", env: "Mapping[str, str]", own: "list[Held]") 
 
 def network(spec: "dict[str, Any]", env: "Mapping[str, str]") -> "dict[str, Any]":
     """Returns {"network": facts}. spec: {"way": {"master": its address, "is_master": bool, "own": this node's
-    data_address or null, "other": of the master another node's address, of others the master's, null of one alone}}."""
+    data_address or null, "other": another node's address (the master's, except on the master), or null}}. The facts'
+    "advertised" is the address at which gloo and NCCL will listen."""
     way, own = spec["way"], addresses()
     facts: dict[str, Any] = dict.fromkeys(("master", "address", "interface", "advertised", "nccl", "error", "hint"))
     try:

@@ -129,12 +129,12 @@ print(json.dumps(answer))
 
 
 def ask_python(
-    argv: "list[str]", asked: bytes, env: "dict[str, str]", seconds: float, cwd: "str | None" = None
+    argv: "list[str]", stdin: bytes, env: "dict[str, str]", seconds: float, cwd: "str | None" = None
 ) -> "tuple[int | None, str, str]":
-    """(status, stdout, stderr) of a program that gets `asked` on stdin; killed after `seconds`, then status None."""
+    """Returns (status, stdout, stderr) of a program. It is killed after `seconds`; then the status is None."""
     pipe = subprocess.PIPE
     try:
-        done = subprocess.run(argv, input=asked, stdout=pipe, stderr=pipe, timeout=seconds, env=env, cwd=cwd)
+        done = subprocess.run(argv, input=stdin, stdout=pipe, stderr=pipe, timeout=seconds, env=env, cwd=cwd)
     except subprocess.TimeoutExpired as late:
         return None, (late.stdout or b"").decode("utf-8", "replace"), (late.stderr or b"").decode("utf-8", "replace")
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")

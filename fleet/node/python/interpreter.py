@@ -5,8 +5,8 @@ spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {},
     executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
     pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
     states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
-    markers {"python_version", ...}, as requirements name them
-    dists   [{"name", "version", "requires", "extras"}] of what is installed and was not left by an install that failed
+    markers {"python_version", ...}, as requirements name them;
+    dists   [{"name", "version", "requires", "extras"}] of what is installed, but not by an install that failed.
 pip, tags and dists only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
 """
 

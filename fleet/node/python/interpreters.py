@@ -1,6 +1,6 @@
-"""The interpreters that this node has, and which of them has torch. torch is not imported for that.
+"""Finds the Python interpreters of this node, and which of them has torch, without importing it.
 
-Each place and each interpreter has a thread of its own: what lies on a file system that hangs is left out.
+Each folder and each interpreter has a thread of its own, so that a file system that hangs holds up no other.
 """
 
 import glob
@@ -14,13 +14,13 @@ from fleet.node.facts.ask import ask_interpreter
 from fleet.node.facts.system import text
 
 MOST = 24
-LOOK_SECONDS, ASK_SECONDS = 3.0, 20.0  # two dozen that start at once take a busy node a while
+LOOK_SECONDS, ASK_SECONDS = 3.0, 20.0  # a busy node takes a while to start two dozen at once
 CONDAS = ("conda", "miniconda3", "anaconda3", "miniforge3", "mambaforge")
 OF_HOME = (".venv", "venv", ".virtualenvs/*", ".conda/envs/*", ".pyenv/versions/*")
 
 
 def places(path: str, workdir: "str | None") -> "list[str]":
-    """Patterns of the folders that interpreters lie in, likely ones first. path: a PATH."""
+    """Returns patterns of folders that may have interpreters, likely ones first. path: a PATH."""
     home = os.path.expanduser("~")
     roots = [os.path.join(os.path.expanduser(workdir or "~"), name) for name in (".venv", "venv")]
     for folder in (home, "/opt"):
@@ -34,7 +34,8 @@ def places(path: str, workdir: "str | None") -> "list[str]":
 
 
 def look(pattern: str) -> "dict[str, dict[str, str]]":
-    """{pattern: {what it is: path}}: an environment is one interpreter, and so is what several names lead to."""
+    """Returns {pattern: {identity: path}}. The identity is the folder of an environment, or the real path, so that an
+    interpreter with several names counts once."""
     found: dict[str, str] = {}
     for folder in sorted(glob.glob(pattern))[:MOST]:
         for name in sorted(os.listdir(folder)):
@@ -46,7 +47,7 @@ def look(pattern: str) -> "dict[str, dict[str, str]]":
 
 
 def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
-    """{path: what is reported of it}, nothing for one that does not work."""
+    """Returns {path: its report}, {} for an interpreter that does not work."""
     answer = ask_interpreter(path, env)[0]
     if answer is None:
         return {}
@@ -56,7 +57,8 @@ def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
 
 
 def interpreters(env: "dict[str, str]", workdir: "str | None") -> "list[dict[str, Any]]":
-    """[{"path", "version", "torch": its version | null, "cuda": what it is built for | null}], with torch first."""
+    """Returns [{"path", "version", "torch": its version | null, "cuda": the CUDA version of torch | null}]. Those with
+    torch come first."""
     # the home folder may be what hangs
     listed = gather([("places", lambda: {"places": places(env.get("PATH", os.defpath), workdir)})], LOOK_SECONDS)
     patterns = listed.get("places", [])

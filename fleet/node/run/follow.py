@@ -94,7 +94,7 @@ class Stream:
 
 
 class Follower:
-    """say: takes each message. once: it ends when all that is there has been sent."""
+    """Sends what a run's folder has, by calls of `say`. once: it ends when all that is there has been sent."""
 
     def __init__(
         self, request: "run_specs.FollowSpec", folder: str, clock: Clock = CLOCK, say: Any = send_json

@@ -1,7 +1,7 @@
-"""The runs of this node, live ones first of all: what each is, its state, and the last line that it wrote.
+"""Lists the runs of this node: what each is, its state, and the last line that it wrote.
 
-spec: {"prefix": of their ids, "live": only those that have not ended}. Answers J {"event": "runs", "runs": [...]}: see
-RunHere in fleet/protocol/messages/run.py.
+spec: {"prefix": with which their ids begin, "live": true for runs that have not ended}. Sends J {"event": "runs",
+"runs": [...]}: see RunHere in fleet/protocol/messages/run.py.
 """
 
 import os
@@ -41,7 +41,8 @@ def last_line(path: str) -> str:
 
 
 def written_last(folder: str) -> "tuple[float | None, str]":
-    """(seconds since a rank wrote, what): the last line that is none of the engine's own, if there is one."""
+    """Returns (seconds since a rank wrote, its last line); (None, "") if none has written. The launcher's own log does
+    not count."""
     times = {}
     for name in filter(is_log, os.listdir(folder)):
         found = os.stat(os.path.join(folder, name))
@@ -91,7 +92,7 @@ def described(
 
 
 def one(name: str, live: bool) -> "run.RunHere | None":
-    """None where it is not requested, or not this node's."""
+    """Returns a run; None if it is not requested, or not this node's."""
     folder = os.path.join(runs_root(), name)
     spec = read_json(os.path.join(folder, SPEC))
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
@@ -110,8 +111,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
 
 
 def runs(prefix: str, live: bool) -> "list[Any]":
-    """Returns the runs. Of a folder that holds something else than it should it returns {"run": its name}: that hides
-    no other one."""
+    """Returns the runs. Of a run with an invalid folder it has {"run": its id} only, so that the others are listed all
+    the same."""
     found: list[Any] = []
     for name in own_runs():
         if not name.startswith(prefix) or not is_run_id(name.partition("@")[0]):
@@ -119,7 +120,7 @@ def runs(prefix: str, live: bool) -> "list[Any]":
         try:
             found.append(one(name, live))
         except OSError:
-            pass  # it is being taken away
+            pass  # it is being removed
         except Exception:
             found.append({"run": name.partition("@")[0]})
     return [run for run in found if run is not None]

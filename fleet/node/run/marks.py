@@ -1,8 +1,8 @@
 """Marks a run's processes: by a variable in their environment, and a limit that the kernel keeps of each.
 
-The limit is the time that a process of a real-time class may run without a pause: a number of the run's own, of some
-70,000 years, which limits nothing. No `env -i` takes it away, and each process hands it down to its children. It needs
-no right and no process of ours that lives.
+The limit is RLIMIT_RTTIME, the time that a real-time process may run without a pause. Its value is made of the run's id
+and is some 70,000 years, so it limits nothing. Child processes inherit it, and `env -i` does not remove it. It needs no
+privilege and no running process of fleet.
 """
 
 import os
@@ -21,19 +21,19 @@ def limit_of(run: str) -> int:
 
 
 def put_limit(run: str) -> None:
-    """On this process and all that it starts; best effort: who is limited already keeps that."""
+    """Sets the limit for this process and its later children. A lower limit that it has already stays."""
     with suppress(OSError, ValueError, AttributeError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (limit_of(run),) * 2)
 
 
 def marked(run: str) -> "dict[int, int]":
-    """{pid: start_time} of the live processes that carry one mark or the other, this one excepted."""
+    """Returns {pid: start time} of the other live processes with either mark."""
     # the environment last: reading that of a process which hangs in a page fault may hang, too
     pair, limit = ("%s=%s" % (RUN_MARK, run)).encode(), b"%d" % limit_of(run)
     found: dict[int, int] = {}
     seen: set[int] = set()
     for _ in range(LOOKS):
-        new = set(pids()) - seen  # at the second look what those of the first have started, and ended themselves
+        new = set(pids()) - seen  # later turns find children of processes that ended since the first
         seen |= new
         for pid in new - {os.getpid()}:
             if limit in read_file("/proc/%d/limits" % pid) or has_env(pid, pair):

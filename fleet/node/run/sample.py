@@ -99,8 +99,8 @@ class Sampler:
         return dict(found, runs=sorted(ours), others=sum(run not in ours for run in runs) if known else None)
 
     def links(self) -> "dict[Any, float]":
-        """Returns the bytes that came and went: of network interfaces with hardware, or, in a container, of all; of
-        InfiniBand adapters, all ports of one together, which the kernel counts in words of 4."""
+        """Returns the bytes received and sent by each network interface with hardware (in a container: by each), and by
+        each InfiniBand adapter, all its ports together. The kernel counts the latter in units of 4 bytes."""
         lines = dict(line.partition(":")[::2] for line in self.read("proc/net/dev").splitlines()[2:])
         counters = {name.strip(): line.split() for name, line in lines.items() if name.strip() != "lo"}
         there = [name for name in counters if os.path.exists(self.root + "sys/class/net/%s/device" % name)]

@@ -1,4 +1,4 @@
-"""The processes that train: of each rank that runs on this node, the one whose stack shows where it is."""
+"""Finds the process of each rank on this node that trains, whose stack shows where the rank is."""
 
 import os
 
@@ -6,8 +6,8 @@ from fleet.node.base.processes import below, environment, is_ours, read_file
 from fleet.node.run.marks import marked
 from fleet.protocol.state import RANK_WRAPPER
 
-ONCE_A_NODE = b"FLEET_FIRST_RANK"  # of a wrapper alone: the process below it does not find it
-# what an engine that a rank's own shell script starts sets again for each process that it starts
+ONCE_A_NODE = b"FLEET_FIRST_RANK"  # only a wrapper (rank.py) has it, and not its child
+# variables that a launcher sets for its ranks; here one that a rank's own shell script starts
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
 
@@ -27,8 +27,8 @@ def rank_of(env: "dict[bytes, bytes]") -> "int | None":
 
 
 def trainers(run: str) -> "dict[int, int]":
-    """{rank: pid}. Of a rank that is a script of some shell: the ranks that an engine started below it, else the first
-    python."""
+    """Returns {rank: pid}. If a rank is a shell script, these are the ranks of a launcher that it started, or else its
+    first Python process."""
     found: dict[int, int] = {}
     for wrapper in marked(run):
         if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
@@ -36,7 +36,7 @@ def trainers(run: str) -> "dict[int, int]":
         for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
             env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)
-            if rank is None or ONCE_A_NODE in outer:  # it has written its title over its environment, or is no rank
+            if rank is None or ONCE_A_NODE in outer:  # it has overwritten its environment by a title, or is no rank
                 rank = rank_of(outer)
             found.update(_inner(pid, env, rank) or {rank: pid} if rank is not None else {})
     return found

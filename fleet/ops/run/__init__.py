@@ -1,1 +1,1 @@
-"""A run, from its plan to its end and after it."""
+"""Plans, starts, follows, stops and lists runs."""

@@ -139,7 +139,7 @@ SSHD_HINT = (
 )
 
 
-# part of a message of ssh, in small letters -> what helps
+# part of an ssh message, in lower case -> the remedy
 _HINTS = (
     (
         "ssh-keygen is not",

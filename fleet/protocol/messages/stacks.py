@@ -45,13 +45,13 @@ Group = TypedDict(
         "pending": Call | None,
     },
 )
-# whole: its recorder has forgotten nothing yet. apart: a call between two ranks, or of gloo's, is not known to be
-# through: it may wait in that. old: seconds since the dump. why: there is no dump that can be read
+# whole: the recorder has dropped no call yet. apart: the rank may wait in a call between two ranks, or of gloo, that is
+# not known to be over. old: seconds since the dump. why: the reason why no dump can be read
 Recorded = TypedDict(
     "Recorded", {"rank": Whole, "whole": bool, "apart": bool, "old": Time, "groups": list[Group], "why": Short | None}
 )
-# own_master: an address of this node, where that is where something of the run waits for those of other nodes. calls:
-# of the ranks whose flight recorder writes dumps. ras: the report of NCCL's RAS, "" without
+# own_master: an address of this node at which a launcher of this node waits for other nodes, or null. calls: of ranks
+# whose flight recorder writes dumps. ras: the report of NCCL's RAS, "" without
 Stacks = TypedDict(
     "Stacks",
     {

@@ -81,7 +81,7 @@ HEAD = "#!/bin/bash"
 RUN = "FLEET_CLAIMS"  # in a job's environment: the run that it was requested for
 TASK = "SLURM_ARRAY_TASK_ID"
 REQUEUES = "FLEET_REQUEUES"  # the same: how often it is begun again at the time limit
-SAVE_SECONDS = 60  # before it, for ranks to save their work, where no --grace says more
+SAVE_SECONDS = 60  # before the time limit, for ranks to save their work, unless --grace is longer
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
 

@@ -1,4 +1,4 @@
-"""The machine that has everything, head or node: reads its files as one stream, knows their digests, sends."""
+"""Implements the source of a chain, on the head or a node: sends its files as one stream, and computes digests."""
 
 import os
 import queue
@@ -14,14 +14,14 @@ from fleet.node.delivery.stream import Stream
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
-AHEAD_BYTES = 1 << 30  # what sending has just read is still in memory
+AHEAD_BYTES = 1 << 30  # digests follow the senders this closely: bytes that were just sent are still in memory
 BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 
 class Source(Stream):
-    """files: the manifest's. roots: where each target's files lie. inodes: of the files. digests: file number ->
-    sha256. changed: files that no host can have. grown: those that are longer than in the manifest; the digest is of
-    what they were.
+    """Sends the files of a manifest. roots: the folder of each destination's files. inodes: of the files. digests: file
+    number -> sha256. changed: files that changed, so that no host can have them. grown: files that are longer than in
+    the manifest; their digest is of the listed length.
 
     on_news: receives digests and changed files; on_link: links that broke. Both are called in threads of their own.
     """
@@ -53,7 +53,7 @@ class Source(Stream):
         return sum(sender.sent for sender in list(self.senders.values()))
 
     def send_to(self, name: str, epoch: int, token: str, ways: "list[Way]") -> None:
-        """Serve a host, alongside the others."""
+        """Starts to send to a host, in addition to others."""
         if name not in self.senders:
             self.senders[name] = Sender(self, self.tls, lambda message: self.on_link(message), self.limit)
         self.senders[name].connect_to(epoch, token, ways)
@@ -93,7 +93,7 @@ class Source(Stream):
 
     # -- digests -------------------------------------------------------------------------------------------
     def ask(self, files: "Iterable[int]") -> "set[int]":
-        """Have these digests worked out; those that are not known yet."""
+        """Starts to compute digests of files. Returns those that are not known yet."""
         missing = set(files) - self.digests.keys() - self.changed
         for index in sorted(missing - self.requested):
             self.requested.add(index)

@@ -1,7 +1,7 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
-The engine starts it once a rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to rank<R>.out
-and .err in $FLEET_RUN_DIR (drain.py, which is next to it), and passes signals on. As soon as the rank has ended, it
+The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in $FLEET_RUN_DIR
+(drain.py). They are pipes, as under ssh. It passes signals on. As soon as the rank has ended, it
 writes rank<R>.json {"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status":
 0..255|null; "signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts
 wrote]; "signalled": whether the engine had it end; "until": bytes of .err that were written when SIGINT or SIGTERM

@@ -1,4 +1,4 @@
-"""Reads what the kernel has logged since a run began: which process it killed for want of memory, which GPU is lost."""
+"""Reads what the kernel has logged since a run began, such as processes killed out of memory, and lost GPUs."""
 
 import os
 import re
@@ -10,19 +10,19 @@ from fleet.node.base.run_folder import rank_records
 from fleet.node.base.types import Any, Iterable, Iterator, run
 
 KMSG = "/dev/kmsg"
-# where that cannot be opened: a container's, or one that only some group may ask for
+# programs for the case that /dev/kmsg cannot be opened, as in a container
 READERS = (["dmesg"], ["journalctl", "-k", "-b", "-q", "-n", "5000", "--no-pager", "-o", "short-monotonic"])
 READER_SECONDS = 2.0
-MOST_RECORDS = 1 << 16  # more than the kernel keeps: who reads slowly, on a node without memory, reads all of them
+MOST_RECORDS = 1 << 16  # more than the kernel keeps, as new ones may come while this reads
 MAX_LINES, MAX_LENGTH = 5, 300
 DRIFT = 1e-4  # of the kernel's clock against that of programs, since boot
-# compiled when they are needed: a run that ends well pays for none
+# compiled on use: a run without a failure needs none of them
 WORTH = (
     r"Killed process \d|NVRM: |SXid|amdgpu .*(?:reset|timeout|uncorrect)|[Hh]ardware [Ee]rror|Uncorrect|"
     r"segfault at|general protection|traps: |I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|"
     r"[Rr]emounting filesystem read-only|nfs: server .* not responding"
 )
-# after the address MIG's name the instance: "(PCI:0000:01:00 GPU-I:05)"
+# with MIG, the instance follows the address: "(PCI:0000:01:00 GPU-I:05)"
 XID = r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})(?: [^)]{0,40})?\): (\d{1,4})\b"
 RECOVERED = r"\): 154\b.* to 0x0 \(None\)"  # after a reset: what came before is over
 MOST_XIDS = 64
@@ -32,7 +32,7 @@ _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 
 
 class KernelLog:
-    """since: seconds of the monotonic clock; what was logged before is of no interest. None: now, kept exactly."""
+    """Reads the kernel log. since: monotonic seconds; earlier lines are ignored. None: from the end of the log on."""
 
     def __init__(self, since: "float | None" = None, clock: Clock = CLOCK, kmsg: str = KMSG) -> None:
         self.clock = clock
@@ -45,8 +45,8 @@ class KernelLog:
                 os.lseek(self.fd, 0, os.SEEK_END)
 
     def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
-        """The last lines that may show why ranks of this node ended; None where they were not to be had. began: when
-        all got SIGTERM for the head, None: they were not."""
+        """Returns the last lines that may show why ranks of this node ended; None if the log cannot be read. began:
+        when ranks got SIGTERM because the head stopped the run; None: it did not."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
         lines = self._lines() if self.fd is not None or own else None
@@ -62,7 +62,7 @@ class KernelLog:
         ]
         more = oom_kills() - self.kills
         if more > 0 and not any("Killed process" in line["text"] for line in reported):
-            text = "oom_kill %d in memory.events of the cgroup" % more  # all that a container is shown
+            text = "oom_kill %d in memory.events of the cgroup" % more  # a container sees no more
             reported.append({"text": text, "time": self.clock.time(), "rank": None})
         return None if lines is None and not reported else reported
 
@@ -95,17 +95,17 @@ class KernelLog:
         for _ in range(MOST_RECORDS):
             try:
                 record = os.read(self.fd, 8192).decode("utf-8", "replace")
-            except BrokenPipeError:  # the oldest are gone: on with what is there
+            except BrokenPipeError:  # the kernel dropped the oldest records: continue
                 continue
             except OSError:
                 return
             found = re.match(_RECORD, record)
             if found is None:
-                return  # a container may be given anything by that name, /dev/null or a file
+                return  # in a container it may be another file, such as /dev/null
             yield int(found.group(1)) / 1e6, found.group(2)
 
     def _by_program(self) -> "list[tuple[float, str]] | None":
-        import subprocess  # a run that ends well never pays for it
+        import subprocess  # not needed by a run that ends well
 
         for argv in READERS:
             try:
@@ -134,7 +134,7 @@ def failed(record: "dict[str, Any]") -> bool:
 
 
 def oom_kills() -> int:
-    """How many processes of this one's cgroup, and of those below it, were killed for want of memory so far."""
+    """Returns how many processes of this cgroup and those below it were killed out of memory so far."""
     for line in read_file("/proc/self/cgroup").decode("utf-8", "replace").splitlines():
         _, controllers, path = line.split(":", 2)
         name = {"": "memory.events", "memory": "memory/memory.oom_control"}.get(controllers)

@@ -1,5 +1,5 @@
-"""Decides what ended a run, by what its ranks wrote: whose fault it was, what to do about it, and what to type
-next. Pure, but for the tails of logs."""
+"""Decides what ended a run, by the output of its ranks: the root cause, the remedy, and the commands to type next.
+Pure, except that it reads the ends of logs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fleet.rules.kernel import KERNEL
 
 Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
-# messages of Python, C and the shell about it
+# messages of Python, C and the shell about a missing file, with its path
 MISSING = re.compile(
     r"(?:FileNotFoundError|No such file or directory).{0,200}?['\"]([^'\"\n]{1,4096})['\"]|"
     r"([^\s:'\"]{1,255}): No such file or directory"
 )
 KERNEL_LINES = 20  # more than any honest node sends
 TAIL = 100
-NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed", "reboot")  # what ended it
+NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed", "reboot")  # failures that are not the script's
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir names another folder
 READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
-# a script that prints its checkpoint
+# a line in which a script reports that it saves a checkpoint
 _SAVED = re.compile(
     r"(?:sav(?:ed|ing)|wrote|writ(?:ing|ten)|checkpoint\w*|snapshot)\b.{0,99}?\w\.(?:pt|pth|bin|ckpt|safetensors|npz)\b|"
     r"(?:sav(?:ed|ing)|wrote|writing|written)\b.{0,60}?checkpoint|Saving model checkpoint to",
@@ -42,9 +42,9 @@ _SAVED = re.compile(
 )
 
 
-# -- whose fault it was -----------------------------------------------------------------------------------
+# -- the root cause ---------------------------------------------------------------------------------------
 def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
-    """The last rank that had ended well before a rank failed, and the seconds between: others may miss it."""
+    """Returns the last rank that ended with 0 before the failure, and the seconds between. Others may wait for it."""
     ends = [
         (failure.time - node.clock.here(end.time), end)
         for node in gang.nodes.values()
@@ -57,14 +57,15 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
 
 
 def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
-    """Returns what a rank had died of before a stop reached it; None: it had raised nothing of its own by then."""
+    """Returns the cause of a rank's death, by what it wrote before a stop reached it. None if it had raised no error of
+    its own by then."""
     cause = ended_by(tail(end.host, end.rank, before=True), end.exit_code if end.until is None else None)
     return cause if cause.own or end.until is None else None
 
 
 def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
-    """Returns what the kernel of the failed host logged since the run began, but of other ranks; the time counts from
-    the failure. None: it could not be read."""
+    """Returns what the failed host's kernel logged during the run, without lines about other ranks. Times are seconds
+    from the failure. None: the log could not be read."""
     node = gang.nodes[failure.host]
     lines, clock = node.status.get("kernel"), node.clock
     if lines is None:
@@ -74,7 +75,8 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
 
 
 def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
-    """Returns (the host, the cause) of a rank that only reports another one's death: what is broken there is why."""
+    """Returns the root cause and its host. If the failed rank only reports another one's death, that is a hardware
+    error in the kernel log of another host; else the cause as given."""
     broken = [
         (host, replace(cause, why=f"on {host}: {rule.meaning}", remedy=rule.remedy, kernel=line["text"], unfit=True))
         for host, node in gang.nodes.items()
@@ -98,7 +100,7 @@ def not_sent(text: str, run: RunRecord) -> str | None:
         return None
     for path in ("".join(found) for found in reversed(MISSING.findall(text))):
         for place in {str(node.get("workdir")).removeprefix("~").rstrip("/") + "/" for node in hosts.values()}:
-            path = path.partition(place)[2] or path  # the home of a node is not known here
+            path = path.partition(place)[2] or path  # a workdir below ~: the home folder on the node is not known here
         if hint := missed(Path(folder), path):
             return hint
     return None
@@ -106,7 +108,7 @@ def not_sent(text: str, run: RunRecord) -> str | None:
 
 # -- as text ---------------------------------------------------------------------------------------------
 def hint(failure: Failure, run: RunRecord) -> str | None:
-    """Returns a hint by the way it ended, where no log line gives one."""
+    """Returns a hint for a kind of failure; used if no log line gives one."""
     host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
     hints: Mapping[str, str] = {
         "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' tells when it is back",
@@ -124,14 +126,15 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
 
 
 def alone(nodes: int, lease: float | None) -> str:
-    """While no node sends anything."""
+    """Returns the text of the warning that no node sends anything."""
     who = f"all {nodes} nodes are silent at once" if nodes > 1 else "the node is silent"
     long = "for ever: this run has no lease" if lease is None else f"for {lease:g} s (--lease)"
     return f"{who}; is it this machine's own link? They are waited for: they go on without this machine {long}"
 
 
 def fate(lease: float | None, helper: int | None) -> str:
-    """Returns, as text, how ranks end on a host that was given up. helper: the pid of what goes on trying."""
+    """Returns the text about how ranks end on a host that was given up. helper: pid of the background process that goes
+    on trying to stop them."""
     ends = "its ranks run until somebody stops them: this run has no lease"
     if lease is not None:
         ends = f"its ranks end by themselves {lease:g} s after it lost the head"
@@ -141,9 +144,9 @@ def fate(lease: float | None, helper: int | None) -> str:
 
 # -- what to type next ------------------------------------------------------------------------------------------
 def next_steps(failure: FirstFailure, run: RunRecord, outputs: Iterable[str]) -> list[str]:
-    """outputs: last lines of ranks."""
+    """Returns the commands to type next. outputs: last lines of ranks."""
     steps, file = [], run.logs / STACKS_FILE
-    stacks = [shlex.join(["cat", str(file)])] if file.exists() else []  # who only looked on has none
+    stacks = [shlex.join(["cat", str(file)])] if file.exists() else []  # `fleet attach` writes none
     if failure.what == "link":
         return [_line(run, "attach", run.run_id)]
     if failure.what == "stalled":
@@ -176,7 +179,8 @@ def _where(runs_dir: Path) -> list[str]:
 
 
 def typed_here(step: str, runs_dir: Path) -> str:
-    """A step of a summary that was written in another folder, as by a keeper, which is in none."""
+    """Returns a command of a summary, with a --runs-dir that is valid in the current folder. The process that wrote the
+    summary may have been in another one."""
     argv = shlex.split(step)
     if argv[:2] not in (["fleet", verb] for verb in READERS):
         return step

@@ -1,8 +1,8 @@
-"""Continues a run in the background when the fleet command that began it has ended, as fleet-leader: a process in a
-session of its own, fed one JSON document. It leads the run (lead() in launch/attempts.py), then stops it on hosts that
-could not be reached and fetches what they have of its logs; or it does only the latter. Then it ends.
+"""Continues a run when the fleet command that began it has ended, in a background process: fleet-leader. That has a
+session of its own, and reads one JSON document from stdin. It leads the run (lead() in launch/attempts.py), or only
+cleans up: it stops the run on hosts that could not be reached, and fetches the rest of their logs. Then it ends.
 
-Hosts that do not answer are tried as long as the run's nodes continue by themselves, or for a week."""
+It tries hosts that do not answer for as long as the run's nodes continue by themselves, or for a week."""
 
 from __future__ import annotations
 

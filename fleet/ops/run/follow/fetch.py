@@ -1,4 +1,4 @@
-"""Fetches what nodes have of a run's logs to its folder here, where no loop of a launch drives their followers."""
+"""Fetches a run's logs from nodes to its folder, outside of the loop of a launch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def fetch(
     waiting: Mapping[str, Program] | None = None,
     attempt: int | None = None,
 ) -> dict[str, FollowEnd]:
-    """Returns by host how following it ended, once each has sent all, or is late and was given up. waiting: by host, a
-    program there to start with. attempt: whose files theirs are here, None: the last one's."""
+    """Returns host -> how following it ended: it has sent all, or `is_late` was true and it was given up. waiting: host
+    -> a program there that follows. attempt: the number of the attempt, None: the last one."""
     ends: dict[str, FollowEnd] = {}
 
     def post(event: FollowEvent) -> None:

@@ -1,4 +1,4 @@
-"""Queries nodes where the ranks of a run are, and whether its hosts reach each other."""
+"""Fetches the stacks of a run's ranks, and checks if its hosts reach each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.program import call
 
-TAKE_SECONDS = 45.0  # for the stacks of all ranks: longer than a host that does not send its own is waited for
+TAKE_SECONDS = 45.0  # for the stacks of all ranks: more than ANSWER_SECONDS, the limit of one host
 
 
 def ask_stacks(
@@ -40,7 +40,7 @@ def ask_stacks(
     runtime: Runtime,
     ended: bool = False,
 ) -> tuple[Result, ...]:
-    """Returns a StacksThere of each host: its ranks' stacks, and whether it waits for others at itself. ranks: only
+    """Returns a StacksThere of each host: the stacks of its ranks, and more. ranks: only
     these; None: all. native, ended: see StacksSpec."""
     wanted = None if ranks is None else sorted(ranks)
     spec: StacksSpec = {"run": run_id, "ranks": wanted, "ended": ended, "native": native}
@@ -60,21 +60,20 @@ def ask_stacks(
 
 
 def by_host(results: Sequence[Result]) -> dict[str, list[RankStack]]:
-    """Their stacks, by host."""
+    """Returns host -> stacks of its ranks."""
     return {result.host: list(result.read(StacksThere).ranks) for result in results}
 
 
 def hang_of(results: Sequence[Result], found: Sequence[Place]) -> Hang | None:
-    """Returns the collective that their ranks wait in, as far as their flight recorders show it. found: where ranks
-    are."""
+    """Returns the collective that ranks wait in, if their flight recorders show it. found: where ranks are."""
     every = [it for result in results for it in result.read(StacksThere).calls]
-    # of a rank that ran on two hosts, its newest dump that can be read is the last
+    # a rank may have run on two hosts: its newest readable dump comes last and counts
     calls = {it["rank"]: it for it in sorted(every, key=lambda it: (it["why"] is None, -it["old"]))}
     return hang(calls, {rank: place.at for place in found for rank in place.ranks})
 
 
 def ras_lines(results: Sequence[Result]) -> list[str]:
-    """Returns what NCCL's RAS reports, from the first host that has it: each knows of all."""
+    """Returns the report of NCCL's RAS from the first host that has it. Each covers all hosts."""
     host, text = next(((it.host, ras) for it in results if (ras := it.read(StacksThere).ras)), ("", ""))
     return [f"NCCL's RAS on {host}:", *(f"    {line}" for line in text.splitlines())] if text else []
 
@@ -89,8 +88,8 @@ def names_interface(record: RunRecord) -> bool:
 
 
 class Taking(threading.Thread):
-    """Takes stacks, without anybody waiting for it. why: for what. places: None where no host sent any. remarks: what
-    is missing, and why. closed: what keeps the hosts from each other."""
+    """Takes stacks in a thread. why: "stalled", "timed out" or "apart". places: None if no host sent any. remarks: what
+    is missing, and why. closed: findings about hosts that do not reach each other."""
 
     def __init__(
         self, why: str, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK

@@ -1,5 +1,5 @@
-"""How a run under way is ended: who is lost, which nodes get the stop, and which do not stop. Whose fault silence is: a
-node's, or this machine's own."""
+"""Stops an attempt: decides which nodes are lost, sends all nodes the stop, and finds those that do not stop. If nodes
+are silent, it decides if the fault is theirs or this machine's link."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd, Transport, ended
 from fleet.transport.program import call
 
 STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
-RETRY_SECONDS = 2.0  # of the witness
-SOON_SECONDS = 5.0  # for which all ranks wait for the reason of a stop, before they are sent it
+RETRY_SECONDS = 2.0  # between two requests of Witness
+SOON_SECONDS = 5.0  # longest wait for the reason of a stop, before ranks are sent the stop
 # how often the user has requested the stop
 AT_ONCE, LEAVE = 2, 3
 
@@ -60,30 +60,31 @@ class Stopping:
         self._stop_by: dict[str, float] = {}  # by host, once they have the stop request
         self._killed = False
         self._why: Future[JobEnd | None] | None = None
-        self._undrained: set[str] = set()  # hosts that went while the rest of their logs came
-        self.left: list[Host] = []  # that could not be reached when the run ended
+        self._undrained: set[str] = set()  # hosts that were lost before the rest of their logs was here
+        self.left: list[Host] = []  # hosts that could not be reached when the run ended
         self.silence = Silence(record.node_timeout, record.lease)
         self._witness = Witness(record.run_id, runtime.transport, runtime.clock)
 
     def stop_if(self, end: Verdict | None) -> None:
-        """Send all nodes the stop, once, where there is a reason to."""
+        """Sends all nodes the stop, once. end: why; None: there is no reason to stop."""
         request = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
         if request is not None and self.gang.stop(request, self._clock.time()):
             self._stop_all(self._grace(), request["message"])
 
     def _grace(self) -> float:
-        """Seconds for ranks to save their work in, as far as anybody gives them some."""
+        """Returns the grace period in seconds. After a failure it is the run's `grace`; after a requested stop it is
+        the `stop_grace`, or less if this process itself has less time."""
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # a user who set one has it where a batch system requests the stop: the system was given it
+        # the user's own --grace holds for a batch system's stop: the job was submitted with it
         own = (
             record.about["stop_grace"] == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
         )
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
-        """Give a node up. when: the time of its last message, in seconds since the epoch."""
+        """Gives a node up. when: the time of its last message, in seconds since the epoch."""
         self._followers[host].give_up()
         if not self.leads:
             self.gang.unknown.add(host)
@@ -99,7 +100,7 @@ class Stopping:
         self.stop_if(reason)
 
     def watch_silence(self) -> None:
-        """Lose the nodes that are silent for too long."""
+        """Gives up the nodes that are silent for too long."""
         live = {
             host: follower
             for host, follower in self._followers.items()
@@ -123,7 +124,8 @@ class Stopping:
             self.notify("warning", alone(len(live), self.record.lease), Alone())
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
-        """Ours, though all be silent."""
+        """Returns whether this machine's link is known to work although all nodes are silent: one refused a connection,
+        or another host answers."""
         if any(each.refusal for each in live.values()):
             return True
         silent = [began for began in since.values() if began is not None]
@@ -144,8 +146,8 @@ class Stopping:
         for host, by in self._stop_by.items():
             node, follower = self.gang.nodes[host], self._followers[host]
             if node.ended or node.lost is not None or node.state in FINAL:
-                continue  # of one that has stopped the rest of its logs comes, however long that takes
-            if follower.silent_since is not None:  # it may not have received it; its silence has its own limit
+                continue  # it has stopped; the rest of its logs may take any time
+            if follower.silent_since is not None:  # it may not have the stop; watch_silence() limits its silence
                 self._stop_by[host] = now + self._patience
             elif now >= by:
                 follower.give_up()
@@ -154,7 +156,8 @@ class Stopping:
                 self.notify("error", of_host(host, " did not stop in time"), Stubborn(), host)
 
     def _requested_stop(self) -> Verdict:
-        """The stop that `cancel` means: what this machine is part of may be at its end."""
+        """Returns the reason of the requested stop: the user's interrupt, or the end of the batch job around this
+        process."""
         ask = partial(ended, self.runtime.transport, signalled=True)
         over = ask(SOON_SECONDS) if self.runtime.cancel.within < inf else None
         if over is not None and not over.known:  # ranks save their work meanwhile
@@ -169,7 +172,7 @@ class Stopping:
             self.gang.end = {**_meant(self._why.result()), "who": end["who"], "attempt": end["attempt"]}
 
     def clean_up(self) -> list[str]:
-        """Give up whatever could not be reached: its hosts."""
+        """Gives up the hosts that could not be reached. Returns their names."""
         nodes = self.gang.nodes
         there = [it for it in self.record.hosts if it.name not in self.gang.absent]
         self.left = [
@@ -184,7 +187,8 @@ class Stopping:
         return [host.name for host in self.left]
 
     def leave(self, verdict: Verdict | None) -> None:
-        """To a process that goes on after this one has ended. verdict: None, where another attempt follows."""
+        """Starts a background process that stops the hosts in `left` when they answer. verdict: None if another attempt
+        follows."""
         if self.left:
             ends = stop_in_background(self.record, self.left, self.runtime, self.gang.end, verdict)
             for host in self.left:
@@ -207,16 +211,17 @@ def _meant(over: JobEnd | None) -> Verdict:
 
 
 class Witness:
-    """Asks one host after the other, in a thread that ends by itself, again and again while look() is called."""
+    """Finds out if this machine can reach any host. A thread sends requests to one host after the other, for as long as
+    look() is called again."""
 
     def __init__(self, run_id: str, transport: Transport, clock: Clock) -> None:
         self._spec: RunsSpec = {"prefix": run_id, "live": True}
         self._transport, self._clock = transport, clock
-        self._answered: float | None = None  # when it was requested, by clock.monotonic(), if the last time went well
+        self._answered: float | None = None  # clock.monotonic() of the last request, None if no host answered it
         self._asking: Future[None] | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:
-        """Is true where one answered to the last request, and that was since then."""
+        """Returns whether a host answered the last request, and that was sent after `since`."""
         if hosts and (self._asking is None or self._asking.done()):
             self._asking = unattended("witness", partial(self._ask, hosts))
         return self._answered is not None and self._answered >= since
@@ -227,7 +232,7 @@ class Witness:
         self._clock.sleep(RETRY_SECONDS)
 
     def reaches(self, hosts: Sequence[Host]) -> bool:
-        """Is true where one of them answers, now."""
+        """Returns whether one of the hosts answers now."""
         return any(map(self._answers, hosts))
 
     def _answers(self, host: Host) -> bool:

@@ -1,4 +1,4 @@
-"""The job of a run that a batch system starts: as the first events of its folder have it."""
+"""Finds the batch job of a run by the first events in the run's folder, and its state in the queue."""
 
 from __future__ import annotations
 
@@ -30,36 +30,37 @@ from fleet.sources.queue import Job, Queue, Standing, State
 
 SCRIPT = "job.sh"
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
-SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
+SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
 
 
 def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
-    """(the run that an argument means, its job); None where there is none here, or no queue has it."""
+    """Returns (run id, job) for an argument of the command line; None if no run here fits it, or no queue has its
+    job."""
     run_id = run_here(argument, runs_dir)
     job = None if run_id is None else submitted(runs_dir / run_id) or found_later(runs_dir / run_id)
     return None if run_id is None or job is None else (run_id, job)
 
 
 def run_here(argument: str, runs_dir: Path) -> str | None:
-    """Returns the run that an argument means, of those that have a folder here."""
+    """Returns the run that an argument names (id, prefix, name, latest), of those with a folder in runs_dir."""
     return meant(argument, names(runs_dir))
 
 
 def submitted(folder: Path) -> Submitted | None:
-    """Returns the job that a queue was given for a run, as it is on record."""
+    """Returns the record of the job that was submitted for a run, None if there is none."""
     jobs = [it for it in _requests(folder) if isinstance(it.job, str) and NUMBER.fullmatch(it.job)]
-    return max(jobs, key=lambda it: it.seal is not None, default=None)  # the job itself has none
+    return max(jobs, key=lambda it: it.seal is not None, default=None)  # a record that the job itself wrote has no seal
 
 
 def _requests(folder: Path) -> list[Submitted]:
-    unread = not folder.is_dir() or own.foreign(folder) is not None  # none here: its node does not share it
+    unread = not folder.is_dir() or own.foreign(folder) is not None  # no folder here: this node does not share it
     return [] if unread else list(events_of(folder, Submitted))
 
 
 def found_later(folder: Path) -> Submitted | None:
-    """Returns the job of a run that its queue had not confirmed, and has, and puts it on record; None where there is
-    none. ConnectError where the queue does not answer."""
+    """Returns the job of a run whose submission the queue had not confirmed, if the queue has it, and records it. None
+    if there is none. Raises ConnectError if the queue does not answer."""
     requested = next((it for it in _requests(folder) if it.job == ""), None)
     number = SOURCES.get(requested.on).queue().find(folder / SCRIPT) if requested is not None else None
     return _record(folder, replace(requested, job=number)) if requested is not None and number is not None else None
@@ -71,8 +72,8 @@ def _record(folder: Path, job: Submitted) -> Submitted:
 
 
 def is_for(job: str, on: str, folder: Path) -> bool:
-    """Is true where this job of a queue is the one that was given to it for a run. The job itself puts that on record
-    where the command that requested it has not."""
+    """Returns whether a job is the one that was submitted for a run. Called by the job itself, it records that if the
+    command that submitted it could not."""
     known = submitted(folder)
     if known is None and (folder / SCRIPT).exists():
         unsealed = Submitted(on=on, job="", by=whoami(), script=str(folder / SCRIPT), logs=str(folder))
@@ -93,21 +94,21 @@ def is_ours(folder: Path) -> bool:
 
 
 def has_ended(folder: Path) -> bool:
-    """Is true where the end on record is its run's, whatever the queue does with its job."""
+    """Returns whether the recorded end is the run's own, and not only that of its job in the queue."""
     summary = read_object(folder / SUMMARY)
     return "exit_code" in summary and not _is_of_queue(summary)
 
 
 def was_cancelled(folder: Path) -> bool:
-    """Is true where the end on record is that its queue cancelled the job of a run."""
+    """Returns whether the recorded end is that the queue cancelled the run's job."""
     summary = read_object(folder / SUMMARY)
     by_queue = stored(str, summary, "end", "by") == "queue" and "error" in summary
     return by_queue and summary.get("exit_code") == EXIT_INTERRUPTED
 
 
 def next_attempt(folder: Path) -> int | None:
-    """Returns the number of the attempt that follows where the job of a run that had begun is begun again; None where
-    the run has ended. No end is on record where its node was lost, or where slurmctld had forgotten the job."""
+    """Returns the number of the next attempt, for a job that its queue starts again; None if the run has ended. A run
+    has no recorded end if its node was lost, or slurmctld had forgotten the job."""
     return None if has_ended(folder) else RunFolder(folder).attempt + 1
 
 
@@ -117,7 +118,8 @@ def _is_of_queue(summary: Mapping[str, Any]) -> bool:
 
 @dataclass
 class Asking:
-    """The queue, queried no more often than a site bears. last: what it answered."""
+    """Queries the queue for a job, no more often than its site allows. last: the last known answer. doubted: the last
+    answer did not have the job."""
 
     queue: Queue
     job: Job
@@ -127,7 +129,7 @@ class Asking:
     doubted: bool = False
 
     def look(self) -> Standing | None:
-        """Returns what is new; None: nothing, or it is not time yet."""
+        """Returns the job's state if it has changed; None if not, or if it is not time for a query."""
         if time.monotonic() < self.due:
             return None
         least, most = self.queue.poll
@@ -135,7 +137,7 @@ class Asking:
         before, found = self.last, self.queue.look([self.job])[self.job]
         self.due = time.monotonic() + self.pause
         self.doubted, doubted = found.state is State.OVER and not found.name, self.doubted
-        if self.doubted and not doubted:  # an answer that has nothing of a job: once more, before it counts as over
+        if self.doubted and not doubted:  # one answer without the job does not count as its end: query again
             self.hurry()
             return None
         if found.state is not State.UNKNOWN:
@@ -143,12 +145,12 @@ class Asking:
         return found if found != before and found.state is not State.UNKNOWN else None
 
     def hurry(self, seconds: float = SOON_SECONDS) -> None:
-        """Makes the next request soon, as its answer is known to be new."""
+        """Makes the next query soon."""
         self.due = min(self.due, time.monotonic() + seconds)
 
 
 def with_jobs(runs: Sequence[LocalRun]) -> list[LocalRun]:
-    """The same, where the queue knows more of them than their folders: one query is for all."""
+    """Returns the runs, with the queue's state for those that their folders show as open. One query serves all."""
     of_source = defaultdict[str, dict[str, Job]](dict)
     for run in runs:
         if run.state == "open" and (job := submitted(Path(run.logs))) is not None:
@@ -168,8 +170,8 @@ def _standing(run: LocalRun, standing: Standing) -> LocalRun:
 
 
 def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -> Report:
-    """Returns the report of a run whose job is over, and of which no other end is on record. more: what its output
-    shows."""
+    """Returns the report of a run whose job is over, and which has no recorded end of its own. more: text from its
+    output."""
     code, name = standing.code, standing.name
     reason = f" ({standing.reason})" if standing.reason not in ("", "None", name) else ""
     text, error = f"job {job} ended before the run could: {name}{reason}{more}", None
@@ -188,14 +190,14 @@ def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -
 
 
 def keep_end(path: Path, report: Report) -> None:
-    """Puts the end that a queue shows on record of a run that has none, unless it is not known, or another process
-    writes there."""
+    """Records the end that a queue reports for a run without one, unless the end is not known, or another process holds
+    the run's folder."""
     if report.read(RunSummary).end is not None:
         _keep(path, report, 0.0, lambda: "exit_code" in read_object(path / SUMMARY))
 
 
 def keep_refusal(path: Path, report: Report) -> None:
-    """Puts on record that a run's job could not begin it: also after an attempt that the queue ended."""
+    """Records that a job could not start its run, also after an attempt that the queue ended."""
     _keep(path, report, HANDOVER_SECONDS, lambda: has_ended(path))
 
 
@@ -203,7 +205,7 @@ def _keep(path: Path, report: Report, seconds: float, is_kept: Callable[[], bool
     folder = RunFolder(path)
     with suppress(OSError, FleetError):
         with TemporaryFile(dir=path):
-            os.listdir(path)  # who makes a file on a shared file system sees from then on what others have made there
+            os.listdir(path)  # after it made a file on NFS, this host sees files that others made
         if folder.hold(seconds) and not is_kept():
             folder.event(RunOver(exit_code=report.exit_code, first_failure=None))
             folder.write_json(SUMMARY, report.as_json())

@@ -1,8 +1,8 @@
-"""Runs that go on with fewer nodes and take them back: `--nnodes MIN:MAX`, torchrun's own elasticity.
+"""Handles lost and returning nodes of elastic runs (`--nnodes MIN:MAX`).
 
-torchrun's agents agree on who takes part; fleet leaves it to them. A node that goes away is no reason to stop while
-enough are left, and its agent is started again when its host answers. Ranks that wait for one which will never answer
-notice it after half an hour: they are ended, so that their agents start them again without it.
+torchrun's agents agree on the nodes that take part. A lost node does not stop the run while at least MIN are left; its
+agent is started again when its host answers. Ranks would notice a lost peer only after half an hour. So fleet ends
+them, and their agents start them again without it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program, call, first_message
 
 RETRY_SECONDS = 2.0
-OVER = {"op": "over"}  # all ranks of the run have ended well: without it, engines end by themselves
+OVER = {"op": "over"}  # sent when all ranks ended with 0; else the launchers end by themselves
 NO_ENTRY = ("auth", "host-key", "unknown-host-key")
 
 
 class Elastic:
-    """Handles nodes that went in an elastic run. plan: to start one again; None where another head planned it.
+    """Handles lost nodes of an elastic run. plan: needed to start one again; None if another head launched the run.
 
     followers, post and `notify` are the run's. `watch` and `back` are called in its loop.
     """
@@ -66,7 +66,7 @@ class Elastic:
         self._returns: list[Future[None]] = []
 
     def watch(self) -> run.Verdict | None:
-        """Several times a second. Returns a reason to stop all nodes, or None."""
+        """Handles what happened since the last call. Returns a reason to stop all nodes, or None."""
         turn = self._gang.look(self._clock.monotonic())
         for host in turn.went:
             self._went(host)
@@ -87,7 +87,7 @@ class Elastic:
         if self.plan is not None:
             self._returns.append(unattended(f"return of {host}", partial(self._return, self._record.node(host).host)))
 
-    # -- a host that is to come back, in a thread of its own -----------------------------------------------
+    # -- a lost host is started again, in a thread of its own ----------------------------------------------
     def _return(self, host: Host) -> None:
         self._followers[host.name].join()
         began, reported = self._clock.monotonic(), ""
@@ -111,7 +111,7 @@ class Elastic:
                 return
 
     def _start(self, host: Host, session: Session) -> Program:
-        """Its part of the run, once nothing is left of the last one there, and all that it wrote is here."""
+        """Starts a host's part again, after its last one has ended there and its logs are here."""
         last = self._attempts[host.name]
         ready: run_specs.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
         with Program(session, "run.ready", ready) as pause:
@@ -145,13 +145,13 @@ class Elastic:
         return program
 
     def _prepare(self, host: Host, session: Session) -> None:
-        """Does what the start did for the others: sends the code, and checks that the host is fit."""
+        """Prepares a host that the run began without: sends the code, and raises HostFailed if the host is not fit."""
         assert self.plan is not None
         world, alone = self.plan.world, replace(self.plan, nodes=(self.plan.node(host.name),), absent={})
         if alone.request.delivers:
             deliver(alone, replace(self._runtime, emit=silent, cancel=self._cancel))
         met = Cancel()
-        met.set()  # the others do not wait at the port any more, they use it
+        met.set()  # preflight's test of the master's port is over: ranks use the port
         spec = spec_for(self.plan, host, (world.master_addr, world.master_port), secrets.token_hex(16))
         facts = ask(session, spec, self._cancel, hurry=met)
         facts.pop("port", None)
@@ -163,14 +163,14 @@ class Elastic:
             self.plan = self.plan.refine(known, (world.master_addr, world.master_port))
 
     def _fetch(self, host: Host, attempt: int) -> None:
-        """The rest of what it wrote before it went."""
+        """Fetches the rest of the logs of its last part."""
         spec: run_specs.FollowSpec = {"run": self._record.run_id, "offsets": {}, "attempt": attempt, "once": True}
         timeout, emit = self._record.node_timeout, self._runtime.emit
         how = FollowOptions(spec, self._runtime.transport, emit=emit, node_timeout=timeout, clock=self._clock)
         fetch([host], self._folder, how, lambda _: self._cancel.is_set())
 
     def back(self, host: str, follower: Follower) -> None:
-        """follower: of what it does now."""
+        """Takes a host back. follower: of its new part."""
         self._gang.back(host)
         self._followers[host] = follower
         follower.start()
@@ -179,6 +179,6 @@ class Elastic:
         self._notify("info", text, Back(attempt=self._attempts[host]), host)
 
     def close(self) -> None:
-        """No host is taken back any more."""
+        """Ends the threads that start hosts again."""
         self._cancel.set()
         wait(self._returns, START_SECONDS + STOP_SECONDS)

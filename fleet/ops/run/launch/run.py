@@ -18,8 +18,9 @@ from fleet.ops.run.kept.documents import SUMMARY
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
 from fleet.ops.run.kept.job import has_ended, submitted
 from fleet.ops.run.plan.findings import kept_too
+from fleet.ops.run.plan.options import id_of
 from fleet.ops.run.plan.origin import SECONDS, write_origin
-from fleet.ops.run.plan.plan import Plan, id_of
+from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import preflight_all, record_left_out, with_enough
 from fleet.ops.run.start.start import start_all, step
 from fleet.ops.run.start.sync import deliver

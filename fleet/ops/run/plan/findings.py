@@ -29,15 +29,15 @@ from fleet.rules.rule import Finding, Part, View, Want
 from fleet.rules.units import counted
 from fleet.rules.view import view
 
-DEADLINE_SECONDS = 20.0  # of its steps on a node
+DEADLINE_SECONDS = 20.0  # of the probe's steps on a node
 SCRIPT = "script-missing"
-# with these no start would succeed, so that --no-preflight is not proposed
+# with these findings no start can succeed, so the hint does not propose --no-preflight
 NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
 
 
 def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
-    """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
-    not meet has no meaning."""
+    """Returns the findings of a launch. facts: host name -> the report of node/preflight/probe.py. complete: all nodes
+    answered; if not, it is no finding that they could not connect to the master."""
     return [
         replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each
         for each in judge(_views(plan, facts, complete))
@@ -52,7 +52,7 @@ def _views(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool) -
 
 
 def show_silenced(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool, emit: Emit) -> None:
-    """Reports in one line what the inventory has hosts ignore."""
+    """Reports in one line the findings that the inventory silences by `ignore`."""
     quiet = [each for each in silenced(_views(plan, facts, complete)) if each.severity != "info"]
     if quiet:
         ids = ", ".join(dict.fromkeys(finding.id for finding in quiet))
@@ -60,7 +60,7 @@ def show_silenced(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: 
 
 
 def _script_hint(plan: Plan) -> str | None:
-    """Why it is on no node, where the folder that this is started in has the reason."""
+    """Returns a hint about a script that is on no node, if the current folder shows why."""
     script, here, names = plan.job.script, Path(plan.request.cwd).absolute(), names_of(plan)
     for hint in filter(None, (missed(here, name) for name in names)):
         return hint
@@ -83,12 +83,12 @@ def _script_hint(plan: Plan) -> str | None:
 
 
 def _on_path(job: Job) -> bool:
-    """Is true where the script is a program's name, which is looked for on the PATH."""
+    """Returns whether the script is the name of a program on the PATH."""
     return "/" not in job.script and engine(job.engine).kind(job) == "program"
 
 
 def unsent(plan: Plan, tokens: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields those arguments that name files of the folder in which this is started, and why syncs exclude them."""
+    """Yields (argument, why) for arguments that name files of the current folder which a sync does not send."""
     here = Path(plan.request.cwd).absolute()
     for arg in dict.fromkeys(tokens):
         name = os.path.relpath(here / arg.rpartition("=")[2], here)
@@ -97,8 +97,8 @@ def unsent(plan: Plan, tokens: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Finding]:
-    """Returns what is wrong with a host that comes when others run already, compared with what is known of them. What a
-    --sync of its own put there is the same folder; that has a runs/ by now, and so another digest."""
+    """Returns the findings about a host that joins a live run, compared with the facts of the others. After a --sync
+    the code is not compared: the folder has a runs/ by now, and so another digest."""
     others: dict[str, Mapping[str, Any]] = {}
     for name, known in plan.facts.items():
         code = {} if plan.request.sync else {"code": known.code and {"digest": known.code[1]}}
@@ -108,7 +108,8 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
 
 
 def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
-    """Returns what the plan wants of a host. Ranks from the command line mean nothing for the inventory's slots."""
+    """Returns what the plan requires of a host. If the command line sets the ranks, the inventory's slots do not
+    count."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = plan.request.ranks is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
@@ -136,13 +137,14 @@ def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
 
 
 def of_live_runs(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Finding]:
-    """The same of live runs alone. runs: host name -> those there."""
+    """Returns the findings about live runs alone. runs: host name -> live runs there."""
     found = findings(plan, {name: {"runs": there} for name, there in runs.items()}, complete=False)
     return [finding for finding in found if finding.id == LIVE]
 
 
 def in_the_way(plan: Plan, runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> frozenset[tuple[str, str]]:
-    """Returns (host, run) of each live run that has something of what the plan wants there. runs: by host name."""
+    """Returns (host, run) of each live run that has devices which the plan needs. runs: host name -> live runs
+    there."""
     devices = {host.name: host.devices for host in (*plan.hosts, *plan.spares)}
     them = ((name, run) for name, there in runs.items() for run in there)
     return frozenset((name, run["run"]) for name, run in them if meet(devices.get(name), run["devices"]))
@@ -153,7 +155,7 @@ def _event(of: Finding) -> Found:
 
 
 def kept_too(keep: Callable[[Notice], object], emit: Emit) -> Emit:
-    """Returns an emit that also gives `keep` what preflight finds."""
+    """Returns an emit that also calls `keep` with findings of preflight."""
 
     def both(event: Event) -> None:
         if isinstance(event, Notice) and event.has(Found):
@@ -171,9 +173,9 @@ def refuse(
     taken: Collection[str] = (LIVE,),
     held: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
-    """Report everything that was found; raise when anything of it forbids the start. taken: the rules that find what
-    live runs have; held: (host, run) of each of these. Raises Occupied, and reports nothing, where that alone forbids
-    it and the request is to wait."""
+    """Reports all findings. Raises an error if one of them forbids the start (PreflightError), or a host could not be
+    reached. With --wait it raises Occupied, and reports nothing, if only live runs forbid the start. taken: ids of
+    rules about live runs. held: (host, run) of these runs."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     full = in_full(found)

@@ -14,6 +14,7 @@ from fleet.engines.slips import starts_another
 from fleet.errors import UsageError
 from fleet.inventory.secret import secret_in
 from fleet.protocol.state import LONGEST_NAME
+from fleet.requests.launch import Launch
 from fleet.requests.variables import check_variable
 
 SCRIPTS = (".py", ".sh", ".bash")
@@ -33,6 +34,12 @@ def new_run_id(script: str, name: str | None, now: float | None = None, token: s
     """`<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, only characters that are safe in any file name."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stem_of(name or PurePosixPath(script).stem)}-{stamp}-{token or secrets.token_hex(2)}"
+
+
+def id_of(request: Launch) -> str:
+    """Returns an id for a new run."""
+    called = request.script if request.module else None
+    return new_run_id(name_of(request.script, request.args), request.name or called)
 
 
 def stem_of(name: str, longest: int = LONGEST_NAME) -> str:

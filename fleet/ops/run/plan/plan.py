@@ -18,7 +18,7 @@ from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, about_of
-from fleet.ops.run.plan.options import name_of, new_run_id
+from fleet.ops.run.plan.options import id_of
 from fleet.ops.run.plan.placement import (
     Known,
     NodePlan,
@@ -120,9 +120,8 @@ class Plan:
         if self.request.wheels:
             yield f"wheels: what {self.request.wheels} has would be installed first, where it is not"
         if self.request.clean_env:
-            yield f"ranks do not see {', '.join(OF_LAUNCHERS)}" + f", but {', '.join(self.request.keep_env)}" * bool(
-                self.request.keep_env
-            )
+            but = f", but {', '.join(self.request.keep_env)}" * bool(self.request.keep_env)
+            yield f"ranks do not see {', '.join(OF_LAUNCHERS)}{but}"
         for node in self.nodes:
             span = f"ranks {node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else f"rank {node.ranks[0]}"
             yield f"{node.host.name}: node rank {node.node_rank}, {span}, in {node.workdir}"
@@ -281,12 +280,6 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
     return replace(
         plan(inventory, job, request, request.claims or id_of(request)), typed=typed, attempt=request.attempt
     )
-
-
-def id_of(request: Launch) -> str:
-    """Returns an id for a new run."""
-    called = request.script if request.module else None
-    return new_run_id(name_of(request.script, request.args), request.name or called)
 
 
 def job_of(request: Launch) -> Job:

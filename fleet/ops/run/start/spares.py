@@ -1,4 +1,4 @@
-"""Spare hosts: what a run goes on with when one of its own fails before it starts, or is lost."""
+"""Replaces hosts of a run by spares, if they fail before the start or are lost; an elastic run goes on without them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Failed = Mapping[str, FleetError]
 
 
 def lost_hosts(report: Report) -> Failed:
-    """The nodes that an attempt ended without: given up, or frozen for longer than the head waits."""
+    """Returns the nodes that an attempt lost: given up, or frozen for longer than the head waits."""
     failure = report.read(RunSummary).first_failure
     frozen = {failure.host: FleetError(failure.message)} if failure and failure.what == "frozen" else {}
     lost = [r for r in report.results if r.error is not None and r.read(NodeEnd).state == "lost"]
@@ -28,12 +28,12 @@ def lost_hosts(report: Report) -> Failed:
 
 
 def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
-    """The plan without the hosts that an error names; raises it where that leaves too few."""
+    """Returns (the plan without the hosts that an error names, these hosts). Raises the error if too few are left."""
     hosts = error.hosts or ({error.host: error} if error.host else {})
     failed = {name: each for name, each in hosts.items() if each is not None}
     if isinstance(error, Interrupted) or not failed:
         raise error
-    if plan.request.least:  # who does not answer may come later; what is wrong with others, no wait mends
+    if plan.request.least:  # a host that does not answer may join later; other errors stay
         after = plan.beginning_without(failed)
         if len(after.hosts) >= plan.request.least and all(isinstance(each, ConnectError) for each in failed.values()):
             return after, failed
@@ -43,10 +43,9 @@ def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
 
 
 def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
-    """Do what comes before the start for hosts and spares alike. Those that fail are left out as long as enough remain;
-    then it is done again, for all must fit together. The plan with which it went well, its answer, and who was left
-    out."""
-    out, emit, held = dict[str, FleetError](), runtime.emit, list[Event]()  # held until it is known whether they matter
+    """Runs `work` for hosts and spares. If hosts fail and enough remain, it runs again without them, because `work`
+    compares hosts. Returns (the plan that worked, the result of `work`, host -> error of those left out)."""
+    out, emit, held = dict[str, FleetError](), runtime.emit, list[Event]()  # notices are held until `work` ended well
     while plan.spares or plan.request.least:
         runtime.emit = lambda event: held.append(event) if isinstance(event, Notice) else emit(event)
         try:
@@ -63,7 +62,7 @@ def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tupl
 
 
 def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
-    """The plan with what was found, of the spares as well; who was left out."""
+    """Returns (the plan with the facts of hosts and spares, host -> error of those left out)."""
     plan, whole, out = with_enough(draft, sessions.runtime, lambda each: preflight(each, sessions))
     if not draft.spares:
         return whole, out
@@ -81,6 +80,6 @@ def left_out(host: str, why: FleetError) -> str:
 
 
 def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
-    """A line of events.jsonl; returns what is printed of it. spare: takes its place."""
+    """Writes a line of events.jsonl. Returns the notice to print. spare: the host that takes its place."""
     text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
     return folder.notice("warning", text, LeftOut(kind=why.kind, spare=spare), host, why.hint)

@@ -1,4 +1,4 @@
-"""Connects to all nodes of a run and starts its supervisor on each; all or none."""
+"""Starts the supervisor of a run on each node. If one does not start, the others are stopped."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fleet.transport.program import Program, call, last_message, text_of
 
 NOT_BEGUN = "not-begun"
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
-VERDICT_SECONDS = 8.0  # of a verdict
-SETTLE_SECONDS = 10.0  # after its ranks' start, in which they import their code and no sync replaces it
+VERDICT_SECONDS = 8.0  # for a node to record a verdict
+SETTLE_SECONDS = 10.0  # after the start, while ranks import their code, no sync replaces it
 
 
 @contextmanager
 def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[None]:
-    """A part of the way to running ranks: reports how long it took, and that nothing of it is under way any more. out:
-    those that are left out by its end."""
+    """Reports how long a step before the start of ranks took, and removes its progress line. out: hosts that were left
+    out in it."""
     began = time.monotonic()
     yield
     hosts -= len(out)
@@ -52,13 +52,13 @@ def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[N
 
 
 def nothing_left(answer: run.Ready, host: Host) -> None:
-    """HostFailed where processes of the last attempt outlive SIGKILL."""
+    """Raises HostFailed if processes of the last attempt outlive SIGKILL."""
     if answer["left"]:
         raise HostFailed(f"processes that would not die: {answer['left'][:20]}", host=host.name, kind="stubborn")
 
 
 def part_of(node: NodePlan, record: RunRecord) -> run_specs.Part:
-    """Returns what a node keeps of a run to report to others."""
+    """Returns what a node records of a run, for other heads."""
     return {
         "host": node.host.name,
         "node_rank": node.node_rank,
@@ -78,7 +78,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
     code = facts.code if facts is not None and plan.request.preflight else None
     return {
         **part_of(node, record),
-        "lease": plan.request.lease,  # who leads the run takes it off
+        "lease": plan.request.lease,  # for --detach, the leading process removes it later
         "run": plan.run_id,
         "argv": [arg if isinstance(arg, str) else arg.as_spec() for arg in node.start.argv],
         "env": dict(node.env),
@@ -99,8 +99,8 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
 
 
 def started(program: Program) -> run.Started | run.Neighbours:
-    """Returns what a supervisor reports that begins. HostFailed where it does not; Interrupted where that is
-    forbidden."""
+    """Returns the first message of a supervisor. Raises HostFailed if it did not start, Interrupted if `fleet stop`
+    forbade it."""
     answer = last_message(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
     if answer["event"] != "failed":
         return answer
@@ -110,10 +110,10 @@ def started(program: Program) -> run.Started | run.Neighbours:
 
 
 def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
-    """Start the supervisors; {host: its "started" answer}. When one fails the others are stopped, then it raises."""
+    """Starts the supervisors. Returns host -> its "started" message. If one fails, stops the others, then raises."""
     occupied: dict[str, list[run.LiveRun]] = {}
-    # Where all meet is the first node: of torch's ranks and agents, those that dial before it listens try again after
-    # 0.25 to 0.75 s, and all wait for them. Where it does not begin, none does.
+    # The first node listens for the others. A rank or agent of torch that connects too early tries again after 0.25 to
+    # 0.75 s, and all wait for it. So the others start after the first node, and only if that started.
     first_is_there, begun = threading.Event(), list[run.Started]()
 
     def start(host: Host) -> run.Started:
@@ -138,7 +138,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             raise PreflightError("another run is live there", host=host.name)
         return answer
 
-    # on an interrupt the starts under way go on to their end: what is not known to run cannot be stopped for sure
+    # an interrupt does not cut off starts under way: a node whose state is not known could not be stopped for sure
     answers, errors = sessions.each(plan.hosts, start, "start")
     errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
@@ -147,7 +147,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             host, error = max(errors.items(), key=lambda it: it[1].exit_code)
             end = run_end("failure", "another node did not start", error.exit_code, host, record.about["owner"])
         left = stop_all(plan, sessions, end)
-        if left:  # it may have begun, and nothing else ends it there where it needs no head
+        if left:  # the run may have started there, and with --detach it needs no head
             ends = stop_in_background(record, left, sessions.runtime, end)
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
@@ -155,7 +155,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
         for error in errors.values():
             if isinstance(error, Interrupted):
                 raise error
-        if occupied:  # since preflight
+        if occupied:  # another run started since preflight
             others = {name: error for name, error in errors.items() if name not in occupied}
             found, held = of_live_runs(plan, occupied), in_the_way(plan, occupied)
             try:
@@ -170,8 +170,8 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
 
 
 def stop_all(plan: Plan, sessions: Sessions, end: run.Verdict) -> list[Host]:
-    """Run the stop program on all nodes; also forbids a supervisor that comes late to start. Returns the hosts that
-    could not be reached."""
+    """Stops the run on all nodes. A supervisor that has not started yet is forbidden to. Returns the hosts that could
+    not be reached."""
     spec: run_specs.StopSpec = {"run": plan.run_id, "grace": 0.0, "reason": end["message"], "end": end}
     return _stop({**spec, "attempt": plan.attempt}, plan.hosts, sessions)[1]
 
@@ -180,7 +180,9 @@ def _stop(
     spec: run_specs.StopSpec, hosts: tuple[Host, ...], sessions: Sessions
 ) -> tuple[Mapping[str, run.Stopped], list[Host]]:
     def stop(host: Host) -> run.Stopped:
-        limit = VERDICT_SECONDS if spec.get("verdict") else STOP_SECONDS  # a job at its time limit has not long
+        limit = (
+            VERDICT_SECONDS if spec.get("verdict") else STOP_SECONDS
+        )  # a batch job at its time limit has few seconds
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + limit)
 
     answers, errors = sessions.each(hosts, stop, "stop", Cancel())
@@ -190,9 +192,9 @@ def _stop(
 def agree(
     run_id: str, verdict: run.Verdict, hosts: tuple[Host, ...], sessions: Sessions, attempt: int | None
 ) -> tuple[run.Verdict, list[Host]]:
-    """Puts a verdict on all nodes of a run that is over. Another head may have come to one at the same moment: what the
-    first node has is the run's. Returns it, and the hosts that could not be reached. attempt: as in StopSpec, None:
-    none is to follow."""
+    """Records a verdict on all nodes of a run that is over. If another head recorded one first, the first node's
+    verdict counts. Returns (the verdict that counts, hosts that could not be reached). attempt: see StopSpec; None: no
+    attempt follows."""
     spec: run_specs.StopSpec = {
         "run": run_id,
         "grace": 0.0,
