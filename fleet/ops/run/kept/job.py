@@ -6,12 +6,11 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from fleet import own
 from fleet.answers.run_events import RunOver
@@ -95,7 +94,7 @@ def is_ours(folder: Path) -> bool:
 def has_ended(folder: Path) -> bool:
     """Is true where the end on record is its run's, whatever the queue does with its job."""
     summary = read_object(folder / SUMMARY)
-    return "exit_code" in summary and not _is_of_queue(summary)
+    return "exit_code" in summary and ("error" in summary or stored(str, summary, "end", "by") != "queue")
 
 
 def was_cancelled(folder: Path) -> bool:
@@ -109,10 +108,6 @@ def next_attempt(folder: Path) -> int | None:
     """Returns the number of the attempt that follows where the job of a run that had begun is begun again; None where
     the run has ended. No end is on record where its node was lost, or where slurmctld had forgotten the job."""
     return None if has_ended(folder) else RunFolder(folder).attempt + 1
-
-
-def _is_of_queue(summary: Mapping[str, Any]) -> bool:
-    return stored(str, summary, "end", "by") == "queue" and "error" not in summary
 
 
 @dataclass
