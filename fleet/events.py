@@ -11,6 +11,7 @@ from fleet.answers.event import RunEvent
 from fleet.model import Result
 
 Level = Literal["info", "warning", "error"]
+Name = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Output(Event):
     """Holds raw bytes that a process wrote. rank: the global rank, or None."""
 
     host: str
-    stream: Literal["stdout", "stderr"]
+    stream: Name
     data: bytes
     rank: int | None = None
 

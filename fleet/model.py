@@ -91,16 +91,6 @@ class Node:
         return range(self.first_rank, self.first_rank + self.local_world_size)
 
 
-@dataclass(frozen=True)
-class Command:
-    """A process to start on a node: argv never passes through a shell that could re-parse it."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    activate: str | None = None
-
-
 Kind = Literal["script", "module", "program"]
 
 

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import click
 
 from fleet.api import Fleet, Planned
+from fleet.background import unattended
 from fleet.cli.inventory import keep_failed, load_all_hosts, load_inventory
 from fleet.cli.leader import handling
 from fleet.cli.line.line import settings_of, the_line
@@ -105,7 +105,7 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
             terminal.leave(EXIT_INTERRUPTED)
         cancel.set()
         terminal.note(f"interrupted: {says}; once more to leave at once")
-        threading.Thread(target=leave_if_stuck, name="stuck", daemon=True).start()
+        unattended("stuck", leave_if_stuck)
 
     with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handler)):
         yield

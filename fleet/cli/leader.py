@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import click
 
+from fleet.background import unattended
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import inform
 from fleet.own import private
@@ -65,7 +67,7 @@ def begin() -> None:
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     signal.signal(WAKE, _handle)
-    threading.Thread(target=_listen, args=(_link,), name="typed", daemon=True).start()
+    unattended("typed", partial(_listen, _link))
 
 
 def leads() -> bool:

@@ -97,9 +97,9 @@ def carried(
     made, rest = list[list[str]](), list(tokens)
     for typed, known, value in each_option(options, rest, ours):
         if known is None and bare(typed) == "sbatch-arg" and value:
-            made.append(_passed_on(options, value) or _option(typed, value))
+            made.append(_passed_on(options, value) or typed_option(typed, value))
         elif known is None:
-            made.append(_option(typed, value))
+            made.append(typed_option(typed, value))
         elif known.name == "module" and known.takes == "=":
             return [*chain(*made), "-m"], [str(value), *rest]
         else:
@@ -177,12 +177,12 @@ def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
     if (exact := EXACT.get((name, value or ""))) is not None or (instead == ITSELF and name != "rdzv-backend"):
         return [*(exact or ())]
     if not sbatch and (write := _INSTEAD.match(instead)):
-        return _option(write[1], value or write[2])
+        return typed_option(write[1], value or write[2])
     if why:
         raise UsageError(f"{typed}: {why}", hint=instead)
     if name in VALUES and not re.fullmatch(VALUES[name][0], value or ""):
         raise UsageError(f"{typed} {value}: fleet takes no such value", hint=VALUES[name][1])
-    return _option(SHORT.get(name, f"--{name}"), value)
+    return typed_option(SHORT.get(name, f"--{name}"), value)
 
 
 def known_as(options: Mapping[str, Known], typed: str) -> Known | None:
@@ -218,6 +218,6 @@ def _flags(flags: str, ours: Mapping[str, bool]) -> bool:
     return all(ours.get(f"-{letter}") is False for letter in flags)
 
 
-def _option(name: str, value: str | None) -> list[str]:
+def typed_option(name: str, value: str | None) -> list[str]:
     """Returns an option's arguments as one would type them, whatever the value starts with."""
     return [name] if value is None else [f"{name}={value}"] if value[:1] == "-" else [name, value]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from fleet.codec import decode
+from fleet.codec import T, decode
 from fleet.events import Notice
 from fleet.model import Host, grouped
 from fleet.node.facts.ask import NOT_HERE
@@ -18,7 +18,6 @@ from fleet.rules.gpu_state import HELD
 from fleet.rules.seen import has_none
 from fleet.transport.program import Program, first_message, last_message
 
-T = TypeVar("T")
 BENCH_SECONDS = 90.0
 SECONDS = 5.0  # of each measurement: until then clocks have settled (FIELD: dlrover's matmul takes as long)
 LATE_SECONDS = 60.0  # after which a GPU has failed: two measurements, and what torch needs to begin

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
+from fleet.codec import T
 from fleet.model import Host, Inventory
 from fleet.rules.units import counted, size_text
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,10 @@ class OnHosts:
 
 
 @dataclass(frozen=True)
-class RequestPlan(OnHosts, Generic[R]):
+class RequestPlan(OnHosts, Generic[T]):
     """Plan of a verb that executes a request as it is. shown: the request as JSON. text: the lines for --dry-run."""
 
-    request: R
+    request: T
     shown: Mapping[str, Any]
     text: str
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet import fanout
 from fleet.answers.hosts import HostSampled
-from fleet.each import over
+from fleet.each import failed, over
 from fleet.errors import FleetError, Interrupted, UsageError
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import RequestPlan
@@ -44,9 +44,7 @@ def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
 
     def end(host: Host) -> Result:
         found = last.get(host.name, HostSampled())
-        if isinstance(found, FleetError):
-            return Result(host.name, False, error=found)
-        return Result(host.name, True, 0, answer=found)
+        return failed(host, found) if isinstance(found, FleetError) else Result(host.name, True, 0, answer=found)
 
     def one(host: Host) -> Result:
         since = runtime.clock.monotonic()

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fleet.engines.translate import typed_option
 from fleet.errors import FleetError, InventoryError
 from fleet.inventory.fields import ENV_NAME, shown, suggest
 from fleet.inventory.yaml_tree import Tree, read_tree
 from fleet.own import read_given
-from fleet.playbook.steps import Param, Step, Verbs, option
+from fleet.playbook.steps import Param, Step, Verbs
 
 STEP_KEYS = ("name", "on", "ignore-errors")
 # name in a playbook -> verb of the command line
@@ -106,7 +107,7 @@ class _Reader:
         ignore = "ignore-errors" in keys and self.boolean(keys["ignore-errors"], "ignore-errors")
         argv = [
             _TYPED.get(verb, verb),
-            *(option("--hosts", on) if on is not None else []),
+            *(typed_option("--hosts", on) if on is not None else []),
             *self.arguments(verb, keys[verb]),
         ]
         try:
@@ -152,7 +153,7 @@ class _Reader:
                 options += [chosen] if chosen else []
             else:
                 for arg in self.option_values(value, key, param):
-                    options += option(param.on, arg)
+                    options += typed_option(param.on, arg)
         missing = [key for key, param in known.items() if param.required and key not in positional]
         if positional and missing:
             raise self.fail(tree.line, f"{verb}: needs '{missing[0]}'")

@@ -10,11 +10,6 @@ from fleet.errors import UsageError
 from fleet.inventory.fields import suggest
 
 
-def option(name: str, value: str) -> list[str]:
-    """Returns an option's arguments as one would type them, whatever the value starts with."""
-    return [f"{name}={value}"] if value.startswith("-") else [name, value]
-
-
 @dataclass(frozen=True)
 class Param:
     """One setting of a verb. flag/value: options, spelled `on` (and `off`); argument: positional."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fleet.errors import InventoryError, Reason
 from fleet.inventory.fields import suggest
@@ -28,7 +28,7 @@ from fleet.rules import (
     steps,
     system,
 )
-from fleet.rules.causes import Cause, by_cause
+from fleet.rules.causes import Cause, Whose, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Sentence, Severity, View, lookup
 from fleet.rules.units import amount, few, shown
 
@@ -50,7 +50,6 @@ RULES: tuple[Rule, ...] = (
 )
 LISTED = 6
 Values = Mapping[str, Any]
-Whose = TypeVar("Whose")
 
 
 def judge(views: Mapping[str, View]) -> list[Finding]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-import threading
 from typing import Any
 
 import fabric
@@ -17,6 +16,7 @@ import fabric.tasks
 from fabric.transfer import Transfer
 
 from fleet import fanout
+from fleet.background import unattended
 from fleet.errors import Interrupted, UsageError
 from fleet.model import Host
 from fleet.own import own_umask
@@ -104,7 +104,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             if self._sftp is not None:
                 session.close()
 
-        forget = runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
+        forget = runtime.cancel.on_set(lambda: unattended("end", end))
         self._set(session=session, forget=forget)
         ground().opened.append(self.close)
         self.transport = getattr(session, "link", None)

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fleet.errors import ConnectError, UsageError
-from fleet.events import Emit, Output
+from fleet.events import Emit, Name, Output
 from fleet.model import Host, Inventory
 from fleet.runtime import Runtime
 from fleet.spool import Spool, Spooled, Stream
 from fleet.transport.ssh.config import SshConfig
 from fleet.transport.ssh.endpoint import parse_hop
-
-Name = Literal["stdout", "stderr"]
 
 
 class Sink:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import threading
 import uuid
 from collections.abc import Callable
 from shlex import quote
@@ -15,6 +14,7 @@ from fabric.runners import Remote
 from invoke.exceptions import CommandTimedOut, UnexpectedExit
 from invoke.runners import Local, Runner
 
+from fleet.background import unattended
 from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import ENV_NAME
 from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
@@ -55,7 +55,7 @@ class _Shown(Runner):
             super().respond(buffer_)
 
     def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:
-        self._undo = runtime.cancel.on_set(lambda: threading.Thread(target=end, daemon=True).start())
+        self._undo = runtime.cancel.on_set(lambda: unattended("end", end))
 
     def stop(self) -> None:
         super().stop()

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, runtime_checkable
 
+from fleet.background import unattended
 from fleet.codec import T
 from fleet.errors import FleetError
 from fleet.model import Host
@@ -73,7 +74,7 @@ class Cancel:
         if not self._flag:
             self._flag = True
             # A signal handler interrupts the main thread, which may hold the locks that _wake() needs.
-            threading.Thread(target=self._wake, name="fleet-cancel", daemon=True).start()
+            unattended("fleet-cancel", self._wake)
 
     def _wake(self) -> None:
         self._event.set()

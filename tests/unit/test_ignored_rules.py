@@ -14,7 +14,7 @@ from fleet.inventory.yaml_file import parse_yaml
 from fleet.model import Host, Result
 from fleet.ops.check import Checked, view_of
 from fleet.ops.check import plan as check_plan
-from fleet.ops.run.plan.findings import show_silenced
+from fleet.ops.run.plan.findings import findings
 from fleet.requests.hosts import Check
 from fleet.rules.judge import judge, silenced
 from tests.host_facts import BASE, facts_of
@@ -136,9 +136,9 @@ def test_a_launch_tells_in_one_line_what_was_silenced() -> None:
     chosen = hosts("gpu-power-cap,kernel")
     changed = {**CAPPED, "kernel": "5.4.0"}
     facts = {host.name: facts_of(host.name, changed if host.name == "gpu3" else {}) for host in chosen}
-    show_silenced(planned(*chosen, engine="torchrun"), facts, True, heard.append)
+    findings(planned(*chosen, engine="torchrun"), facts, emit=heard.append)
     assert [(each.level, each.message) for each in heard] == [
         ("warning", "silenced: 2 findings (gpu-power-cap, kernel)")
     ]
-    show_silenced(planned(*hosts(None), engine="torchrun"), facts, True, heard.append)
+    findings(planned(*hosts(None), engine="torchrun"), facts, emit=heard.append)
     assert len(heard) == 1

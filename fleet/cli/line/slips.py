@@ -25,7 +25,7 @@ from fleet.cli.line.verbs import VERBS
 from fleet.engines.launchers import OTHERS, REFUSED, REFUSED_IN_JOBS
 from fleet.engines.names import DEFAULT
 from fleet.engines.slips import LAUNCHERS
-from fleet.engines.translate import Known, bare, carried, launch_arguments, options_of
+from fleet.engines.translate import Known, bare, carried, launch_arguments, options_of, typed_option
 from fleet.errors import FleetError, UsageError
 
 # what others call a verb
@@ -196,8 +196,6 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
     """ "fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
-    from fleet.playbook.steps import option
-
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):
         return hint
@@ -214,5 +212,5 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
         value: Any = ctx.params.get(name)  # that of --no-fold is in the value of --ranks
         for each in value if param.multiple else [value]:
             text = re.sub(r"=.*", "=...", str(each), flags=re.DOTALL) if name.startswith("env") else str(each)
-            tokens += [param.opts[0]] if param.is_flag else option(param.opts[0], text)
+            tokens += [param.opts[0]] if param.is_flag else typed_option(param.opts[0], text)
     return f"{begin}{shlex.join(tokens)} {hint.removeprefix(begin)}" if tokens else hint

@@ -29,6 +29,7 @@ from fleet.cli.screen.output import advise, clean, fold, inform, write_failures,
 from fleet.cli.screen.progress import detailed
 from fleet.errors import EXIT_INTERRUPTED
 from fleet.events import Notice
+from fleet.inventory.find import display
 from fleet.model import Report, grouped
 from fleet.node.gang.ends import ranks_text
 from fleet.rules.left_behind import UNDYING
@@ -41,11 +42,6 @@ if TYPE_CHECKING:
 
 BY_ATTACH = frozenset((signal.SIGINT, signal.SIGTERM))
 TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
-
-
-def nearby(path: str) -> str:
-    """Returns a path relative to the current folder."""
-    return path.removeprefix(f"{Path.cwd()}/")
 
 
 def show_summary(report: Report, view: LaunchView) -> None:
@@ -86,7 +82,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
                 if len(mine) > 1:
                     inform(f"  {who(mine, group.hosts)} have the same traceback")
         advise(failure.hint)
-        inform(clean(f"  log: {nearby(failure.log)}"))
+        inform(clean(f"  log: {display(Path(failure.log))}"))
     elif summary.end and summary.end["by"] == "failure" and not summary.error:
         inform(click.style("failed: ", fg="red", bold=True) + clean(summary.end["message"]))
     others = [group for group in summary.tracebacks if group.ranks != mine]
@@ -94,7 +90,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     for group in others:
         first = group.exception.partition("\n")[0]
         if not group.follows:
-            inform(clean(f"{who(group.ranks, group.hosts)}: {first}; log: {nearby(group.log)}"))
+            inform(clean(f"{who(group.ranks, group.hosts)}: {first}; log: {display(Path(group.log))}"))
     if after:
         ranks = sorted(rank for group in after for rank in group.ranks)
         hosts = dict.fromkeys(host for group in after for host in group.hosts)

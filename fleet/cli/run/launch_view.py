@@ -21,11 +21,11 @@ from fleet.answers.run_start_events import Attached, Planned, Running, StepDone,
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
 from fleet.cli.screen.board import KEYS, Board, Shown
-from fleet.cli.screen.lines import Folding, Name, Tracebacks, label, rests, show_bare, who, write_folded, write_line
+from fleet.cli.screen.lines import Folding, Tracebacks, label, rests, show_bare, who, write_folded, write_line
 from fleet.cli.screen.output import clean, inform, write_notice
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
-from fleet.events import Event, Notice, Output, Round
+from fleet.events import Event, Name, Notice, Output, Round
 from fleet.model import grouped
 from fleet.rules.causes import together
 from fleet.rules.units import size_text

@@ -13,9 +13,9 @@ from fleet.answers.event import Begun
 from fleet.answers.run_events import RankOver, Restart, StopAll
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
-from fleet.cli.screen.lines import Folding, Key, Lines, Name, Streams, label, rests, write_folded, write_line
+from fleet.cli.screen.lines import Folding, Key, Lines, Streams, label, rests, write_folded, write_line
 from fleet.cli.screen.output import clean, inform, without_colours, write_notice
-from fleet.events import Event, Notice, Output
+from fleet.events import Event, Name, Notice, Output
 
 QUIET_SECONDS = 5.0  # of silence, after which the board shows it
 SHARE = 3  # of a terminal's rows, one in so many is for nodes

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, TextIO
+from typing import TextIO
 
 import click
 
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean_output, fold
-from fleet.events import Event, Notice, Output
+from fleet.events import Event, Name, Notice, Output
 from fleet.node.gang.ends import ranks_text
 from fleet.rules.tracebacks import identity, is_header, split
 
@@ -29,7 +29,6 @@ HOLD_SECONDS = 3.0  # in which a rank that failed has ended, mostly
 REPEAT_SECONDS = 30.0  # after which an equal one is news
 MAX_LINES = 5000
 
-Name = Literal["stdout", "stderr"]
 Stream = tuple[str, int]  # host, rank
 Key = tuple[str, int | None, Name]
 

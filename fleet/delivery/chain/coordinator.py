@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from fleet.background import unattended
 from fleet.delivery import own_files
 from fleet.delivery.chain.judge import HINTS, Judge, Verdict
 from fleet.delivery.chain.member import Member, Outbox
@@ -248,12 +249,10 @@ class Coordinator:
             for member in self.members.values():
                 member.send_order(op="end")
             self.source.end()
-        # a member may have died after it was done, and would not answer
-        timer = threading.Timer(GOODBYE_SECONDS, self._hang_up)
-        timer.daemon = True
-        timer.start()
+        unattended("goodbye", self._hang_up)
 
     def _hang_up(self) -> None:
+        time.sleep(GOODBYE_SECONDS)  # a member may have died after it was done, and would not answer
         for member in self.members.values():
             member.cancel.set()
 

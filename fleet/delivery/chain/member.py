@@ -6,12 +6,12 @@ from __future__ import annotations
 import bisect
 import contextlib
 import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fleet.answers.sync import Received
+from fleet.background import unattended
 from fleet.codec import from_json
 from fleet.delivery.conversation import take_more
 from fleet.delivery.manifest import Manifest
@@ -35,7 +35,7 @@ class Outbox:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._queue: queue.SimpleQueue[bytes | Mapping[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name=f"outbox {program.host.name}", daemon=True).start()
+        unattended(f"outbox {program.host.name}", self._run)
 
     def put(self, message: bytes | Mapping[str, Any]) -> None:
         self._queue.put(message)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleet.background import unattended
 from fleet.delivery.chain.judge import DEATH_SECONDS
 from fleet.delivery.chain.member import Member, Outbox
 from fleet.delivery.chain.order import HERE
@@ -129,7 +129,7 @@ class There:
                     why = f"{self.name}, which has the files, is gone: {error.message}"
                     failed(HostFailed(why, hint=error.hint, kind="lost"))
 
-        threading.Thread(target=run, name=self.name, daemon=True).start()
+        unattended(self.name, run)
 
     def _take(self, message: FirstMessage) -> None:
         if message["event"] == "link":
@@ -183,8 +183,8 @@ def _through(session: Session, member: Member) -> socket.socket:
     except FleetError as error:
         raise OSError(error.message) from error
     near, far = socket.socketpair()
-    threading.Thread(target=_push, args=(far, channel), daemon=True).start()
-    threading.Thread(target=_pull, args=(channel, far), daemon=True).start()
+    unattended("tunnel", partial(_push, far, channel))
+    unattended("tunnel", partial(_pull, channel, far))
     return near
 
 

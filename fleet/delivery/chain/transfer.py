@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from fleet import fanout
 from fleet.answers.sync import Broadcasted, Received
+from fleet.background import unattended
 from fleet.delivery import own_files
 from fleet.delivery.chain.coordinator import TICK_SECONDS
 from fleet.delivery.chain.handlers import Head
@@ -191,7 +191,7 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
 
     if isinstance(source, There):
         source.follow(coordinator.abort)
-    threading.Thread(target=tick, name="ticker", daemon=True).start()
+    unattended("ticker", tick)
     try:
         ordered = replace(runtime, fanout=len(members), emit=lock_order.watch(runtime.emit))
         final = with_shared(over(plan.hosts, ordered, one, ""))

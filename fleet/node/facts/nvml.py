@@ -3,6 +3,7 @@
 Numbers and sizes are those of nvml.h. What a GPU or its driver does not know is None; no library: no GPUs."""
 
 import ctypes
+from contextlib import suppress
 
 from fleet.node.base.types import Any
 
@@ -33,10 +34,8 @@ class Nvml:
 
     def __init__(self) -> None:
         self.library, found = None, (UINT * 1)()  # type: Any, Any
-        try:
+        with suppress(OSError):
             self.library = ctypes.CDLL(LIBRARY)
-        except OSError:
-            pass
         there = self.call("nvmlInit_v2") and self.call("nvmlDeviceGetCount_v2", found)
         self.count = min(MOST_GPUS, found[0]) if there else 0
 

@@ -10,7 +10,7 @@ from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTE
 
 CLOCK_SECONDS = 600.0  # for which a message shows the offset of a node's clock
 TAIL_BYTES = 4096  # of a text in a verdict
-SIGTERM, SIGKILL = 15, 9
+SIGTERM = 15
 INTERRUPTED = "interrupted"
 BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
 BY_HAND = ("interrupt", "stop", "queue")  # the ends that are no failure

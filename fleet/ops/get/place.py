@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from fleet.delivery import brought
 from fleet.delivery.brought import Got
@@ -49,17 +48,6 @@ def _move(staged: bytes, place: bytes) -> None:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         os.unlink(staged)
-
-
-class Came(NamedTuple):
-    """A file as it was read there. staged: where it lies, a path in the stage; None: it is here already. version: of it
-    there, "" where it grows; size, mtime_ns: of that version."""
-
-    sha256: str
-    size: int
-    mtime_ns: int
-    staged: bytes | None
-    version: str
 
 
 @contextlib.contextmanager
@@ -105,13 +93,14 @@ class Ground:
 
 
 class Place:
-    """inside: the path in the ground of what one host gives. tree: that. came: its files that have come. agreed: paths
-    that may be replaced. alike: files here that may well be the same, and what get knows of them; same: how many files
-    and links here are; settled: files that are as on record, here and there. notes: what is to be on record."""
+    """inside: the path in the ground of what one host gives. tree: that. came: its files that have come, as they were
+    read there. staged: where those lie in the stage that are not here already. agreed: paths that may be replaced.
+    alike: files here that may well be the same, and what get knows of them; same: how many files and links here are;
+    settled: files that are as on record, here and there. notes: what is to be on record."""
 
     def __init__(self, ground: Ground, host: str, inside: str, tree: Tree) -> None:
         self.ground, self.host, self.inside, self.tree = ground, host, inside, tree
-        self.came: dict[str, Came] = {}
+        self.came, self.staged = dict[str, Got](), dict[str, bytes]()
         self.agreed, self.alike = set[str](), dict[str, Got | None]()
         self.same, self.settled = 0, set[str]()
         self.notes = dict[str, list[Got]]()
@@ -191,7 +180,7 @@ class Place:
         """Notes the new times of a file that get put here, so that the next get need not read it."""
         come = self.came.get(path)
         if known is not None and come is not None:
-            now = known._replace(version=come.version, host=self.host)
+            now = known._replace(version=come.version, host=come.host)
             if self.ground.known[self._key(path)] != [now]:
                 self.notes[self._key(path)] = [now]
 
@@ -223,10 +212,9 @@ class Place:
         for (path, kind, *_, link), _here, known in self._lacking:
             come, target = self.came.get(path), encode(link)
             if kind == "l":
-                come = Came(hashlib.sha256(target).hexdigest(), len(target), 0, None, "")
+                come = Got(len(target), 0, 0, 0, hashlib.sha256(target).hexdigest(), "", self.host)
             if kind != "d" and come is not None:
-                new = Got(come.size, come.mtime_ns, 0, 0, come.sha256, come.version, self.host)
-                found[self._key(path)] = [new] if known is None else [known, new]
+                found[self._key(path)] = [come] if known is None else [known, come]
         return found
 
     def put(self) -> tuple[int, int]:
@@ -237,7 +225,7 @@ class Place:
         if "/" in self.inside and self._lacking:
             os.makedirs(self.ground.top.at(os.fsencode(self.host)), exist_ok=True)
         for (path, kind, mode, _size, _mtime, link), here, _known in self._lacking:
-            key, place, come = self._key(path), self.at(path), self.came.get(path)
+            key, place = self._key(path), self.at(path)
             self._clear(path, place, kind, here)
             if kind == "d":
                 os.mkdir(place, 0o700)
@@ -245,10 +233,10 @@ class Place:
                 continue
             if kind == "l":
                 staged = waiting_link(stage.at(os.fsencode(self.host) + b"/"), encode(link))
-            elif come is None or come.staged is None:
+            elif path not in self.staged:
                 raise self._changed(place)
             else:
-                staged, files, size = stage.at(come.staged), files + 1, size + come.size
+                staged, files, size = stage.at(self.staged[path]), files + 1, size + self.came[path].size
             _move(staged, place)
             self.notes[key] = [brought.got(place, *going[key][-1][4:])]
         return files, size

@@ -21,7 +21,7 @@ from fleet.node.base.files import remove_file
 from fleet.node.base.wire import encode, write_all
 from fleet.node.delivery.give import SMALL
 from fleet.ops.get.listed import Message, Senders
-from fleet.ops.get.place import Came, Place
+from fleet.ops.get.place import Place
 from fleet.own import own_umask, private
 from fleet.protocol.messages.give import Begin, GiveSpec
 from fleet.rules.units import seconds, size_text
@@ -130,7 +130,7 @@ class Received:
             here = self.place.alike.get(path)
             if not row and here is not None and offset is None and known is not None:
                 self.place.settled.add(path)
-                self.place.came[path] = Came(here.sha256, here.size, here.mtime_ns, None, here.version)
+                self.place.came[path] = here
                 continue
             if not row:
                 raise self._mismatch()
@@ -140,19 +140,21 @@ class Received:
                 with open(self.stage.at(staged), "xb", buffering=0, opener=private) as file:
                     write_all(file.fileno(), part)
                     self._finish(file.fileno(), path, mtime_of(version))
-            if not self._has_come(path, Came(digest, size, mtime_of(version), staged, version)):
+            if not self._has_come(path, staged, size, mtime_of(version), digest, version):
                 again.add(path)
         self._done += coming
         self._show(min(self._done, self._total))
         return again
 
-    def _has_come(self, path: str, come: Came) -> bool:
-        """Returns whether what is staged, or else here, is what the node read. Then it goes on record."""
-        known = self.place.alike.get(path) if come.staged is None else None
-        at = self.place.at(path) if come.staged is None else self.stage.at(come.staged)
-        is_right = come.sha256 == (known.sha256 if known is not None else brought.digest_of(at))
+    def _has_come(self, path: str, staged: bytes | None, size: int, mtime: int, sha256: str, version: str) -> bool:
+        """Returns whether what is staged, or else here, is what the node read. Then it goes on record. version: ""
+        where the file grows; size, mtime: of that version."""
+        known = self.place.alike.get(path) if staged is None else None
+        at = self.place.at(path) if staged is None else self.stage.at(staged)
+        is_right = sha256 == (known.sha256 if known is not None else brought.digest_of(at))
         if is_right:
-            self.place.came[path] = come
+            self.place.came[path] = brought.Got(size, mtime, 0, 0, sha256, version, self.host)
+            self.place.staged |= {} if staged is None else {path: staged}
         return is_right
 
     def _finish(self, fd: int, path: str, mtime_ns: int) -> None:
@@ -189,7 +191,7 @@ class Received:
             if what["event"] != "given":
                 continue
             version = "" if what["growing"] else begun["version"]
-            is_right = self._has_come(path, Came(what["sha256"], begun["size"], begun["mtime"], staged, version))
+            is_right = self._has_come(path, staged, begun["size"], begun["mtime"], what["sha256"], version)
             self.growing += [path] if is_right and what["growing"] else []
             return is_right
         raise self._mismatch()

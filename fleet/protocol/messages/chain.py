@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, TypedDict
 
 from fleet.protocol.messages.code import Own
+from fleet.protocol.messages.code import Shared as Shared
 from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
 
 Ranges = list[tuple[Count, Count]]  # from, to
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
-Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 # files of which what lies there may be what the source has; more: another part of the list follows
 Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "items": list[Count], "more": bool})
 # wants: bytes of the stream

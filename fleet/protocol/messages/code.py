@@ -79,11 +79,6 @@ class Refused(Failed, total=False):
     busy: bool
 
 
-Message = (
-    Hello | Inside | Same | Shared | Doubts | Gone | Lost | Own | Lacks | Need | Consent | Waiting | Done | Refused
-)
-
-
 class Spec(Delivery):
     """mark: the name of a folder that lies in the source meanwhile. replaces: the other sources of which what they
     delivered may be replaced and deleted; True: any. force: patterns of the node's own that gives way to the source's,

@@ -101,7 +101,6 @@ Verdict = TypedDict(
         "time": Time,
     },
 )
-TAIL_BYTES = 4096
 
 _Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int], "was": str})
 

@@ -221,10 +221,11 @@ class OpensshTransport(Routed):
         """Returns the connection to the last gateway of the route."""
         gateway = route[-1]
 
-        def connect() -> Master:
-            return self._connect(gateway, resolve(gateway, self.config), route[:-1], deadline)[0]
-
-        return self._gateways.get(route_key(route), gateway.name, connect)
+        return self._gateways.get(
+            route_key(route),
+            gateway.name,
+            lambda: self._connect(gateway, resolve(gateway, self.config), route[:-1], deadline)[0],
+        )
 
 
 def _identity(file: Path) -> str:

@@ -153,10 +153,11 @@ class SshTransport(Routed):
             return Link(dial(endpoint.address, endpoint.port, deadline), check, types)
         gateway = route[-1]
 
-        def open_gateway() -> Link:
-            return self._connect(gateway, self.resolve(gateway), route[:-1], deadline.cancel)
-
-        via = self._gateways.get(route_key(route), gateway.name, open_gateway)
+        via = self._gateways.get(
+            route_key(route),
+            gateway.name,
+            lambda: self._connect(gateway, self.resolve(gateway), route[:-1], deadline.cancel),
+        )
         link = Link(dial_through(via, gateway.name, endpoint.address, endpoint.port, deadline), check, types)
         link.via = via
         return link

@@ -11,9 +11,12 @@ import select
 import subprocess
 import threading
 from collections.abc import Collection, Sequence
+from concurrent import futures
+from functools import partial
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
+from fleet.background import unattended
 from fleet.codec import from_json, to_json
 from fleet.errors import FleetError
 from fleet.model import Host
@@ -151,11 +154,7 @@ def stop(spec: dict[str, Any]) -> None:
             came.append(host.name)
         folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {text}")
 
-    threads = [threading.Thread(target=work, args=(host,)) for host in hosts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    futures.wait([unattended(f"stop {host.name}", partial(work, host)) for host in hosts])
     correct_summary(folder, came, record.attempt)
     folder.set_stopping([])
     transport.close()

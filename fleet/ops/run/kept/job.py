@@ -6,12 +6,11 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 from fleet import own
 from fleet.answers.run_events import RunOver
@@ -96,7 +95,7 @@ def is_ours(folder: Path) -> bool:
 def has_ended(folder: Path) -> bool:
     """Returns whether the recorded end is the run's own, and not only that of its job in the queue."""
     summary = read_object(folder / SUMMARY)
-    return "exit_code" in summary and not _is_of_queue(summary)
+    return "exit_code" in summary and ("error" in summary or stored(str, summary, "end", "by") != "queue")
 
 
 def was_cancelled(folder: Path) -> bool:
@@ -110,10 +109,6 @@ def next_attempt(folder: Path) -> int | None:
     """Returns the number of the next attempt, for a job that its queue starts again; None if the run has ended. A run
     has no recorded end if its node was lost, or slurmctld had forgotten the job."""
     return None if has_ended(folder) else RunFolder(folder).attempt + 1
-
-
-def _is_of_queue(summary: Mapping[str, Any]) -> bool:
-    return stored(str, summary, "end", "by") == "queue" and "error" not in summary
 
 
 @dataclass

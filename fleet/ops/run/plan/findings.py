@@ -16,16 +16,16 @@ from fleet.delivery.ignore import missed, why_not_sent
 from fleet.each import as_one
 from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, Occupied, PreflightError
-from fleet.events import Emit, Event, Notice
+from fleet.events import Emit, Event, Notice, silent
 from fleet.model import Job
 from fleet.ops.run.plan.here import Here, names_of
 from fleet.ops.run.plan.placement import NodePlan
 from fleet.ops.run.plan.plan import Plan
 from fleet.protocol.messages.run import LiveRun
 from fleet.protocol.state import meet
-from fleet.rules.judge import by_cause_and_severity, ignored, in_full, judge, silenced
+from fleet.rules.judge import applied, by_cause_and_severity, causes_of, ignored, in_full, silenced
 from fleet.rules.neighbours import LIVE
-from fleet.rules.rule import Finding, Part, View, Want
+from fleet.rules.rule import Finding, Part, Want
 from fleet.rules.units import counted
 from fleet.rules.view import view
 
@@ -35,25 +35,25 @@ SCRIPT = "script-missing"
 NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
 
 
-def findings(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True) -> list[Finding]:
-    """Returns the findings of a launch. facts: host name -> the report of node/preflight/probe.py. complete: all nodes
-    answered; if not, it is no finding that they could not connect to the master."""
+def findings(
+    plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True, emit: Emit = silent
+) -> list[Finding]:
+    """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
+    not meet has no meaning. emit: takes what the inventory has hosts ignore."""
+    here = Here(plan)
+    known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
+    views = {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
+    quiet = silenced(views)
+    _show_silenced([each for each in quiet if each.severity != "info"], emit)
     return [
         replace(each, remedy=_script_hint(plan) or each.remedy) if each.id == SCRIPT else each
-        for each in judge(_views(plan, facts, complete))
+        for each in causes_of(applied(views), quiet)
         if each.severity != "info"
     ]
 
 
-def _views(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool) -> dict[str, View]:
-    here = Here(plan)
-    known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
-    return {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
-
-
-def show_silenced(plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool, emit: Emit) -> None:
-    """Reports in one line the findings that the inventory silences by `ignore`."""
-    quiet = [each for each in silenced(_views(plan, facts, complete)) if each.severity != "info"]
+def _show_silenced(quiet: Sequence[Finding], emit: Emit) -> None:
+    """Reports them in one line."""
     if quiet:
         ids = ", ".join(dict.fromkeys(finding.id for finding in quiet))
         emit(Notice("warning", f"silenced: {counted(len(quiet), 'finding')} ({ids})", None, "'fleet check' says more"))

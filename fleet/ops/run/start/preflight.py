@@ -14,7 +14,7 @@ from fleet.model import Host
 from fleet.node.base.errors import on_failure
 from fleet.ops import pairs
 from fleet.ops.facts import ask
-from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, in_the_way, refuse, show_silenced
+from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, in_the_way, refuse
 from fleet.ops.run.plan.here import Here
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
@@ -49,12 +49,11 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     if not errors and not port_is_taken(raw[first]) and len(plan.hosts) > 1:
         pairs.look(plan.hosts, raw, sessions)
     emit = sessions.runtime.emit
-    show_silenced(plan, raw, not errors, emit)
     of_a_run = ((raw.get(first, {}).get("port") or {}).get("holder") or {}).get("run_id")
     taken = (LIVE, *[MASTER] * bool(of_a_run))
     held = in_the_way(plan, {name: node.get("runs") or () for name, node in raw.items()})
     held |= {(first, of_a_run)} if of_a_run else frozenset()
-    refuse(plan, findings(plan, raw, complete=not errors), errors, emit, taken, held)
+    refuse(plan, findings(plan, raw, not errors, emit), errors, emit, taken, held)
     for line in Here(plan).standing(raw)[1] if not plan.request.sync else ():
         sessions.runtime.emit(Notice("warning", line))
     network = raw[first].get("network") or {}

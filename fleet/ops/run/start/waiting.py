@@ -137,7 +137,7 @@ def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
                 other = decode(Place, own.read_json(path, MOST_BYTES))
                 if (is_alive := lives(other["who"])) is False:
                     path.unlink()
-                if is_alive and _share(hosts, other["hosts"]):
+                if is_alive and any(a[:2] == b[:2] and meet(a[2], b[2]) for a in hosts for b in other["hosts"]):
                     found.append(other)
         return found
 
@@ -147,7 +147,3 @@ def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
 def _places(folder: Path) -> list[Path]:
     """Returns the places in the line; a file of another name is none."""
     return [path for path in folder.glob("*.json") if NAME.match(path.name)]
-
-
-def _share(mine: Any, theirs: Any) -> bool:
-    return any(a[:2] == tuple(b[:2]) and meet(a[2], b[2]) for a in mine for b in theirs)
