@@ -116,10 +116,8 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
             hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
             "and build tools write it; a renamed wheel must get its name back",
         ) from error
-    try:
+    with on_os_error(UsageError, f"cannot read {path}"):
         file = Reading(path, stopped)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
     try:
         with file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
