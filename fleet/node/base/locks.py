@@ -182,14 +182,16 @@ def alone(fd: int) -> "Iterator[None]":
 
 
 def way_out(fd: int) -> str:
-    """Returns what to do where the holder is of a machine that may be gone; "" where that is not so."""
+    """Returns what to do where the holder is of a machine that may be gone, or was killed before it wrote who it is; ""
+    where that is not so."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = maker(path)
-    if not who or lives(who) is not None:
+    if not os.path.lexists(path) or lives(who) is not None:
         return ""
     import shlex  # it takes long to import
 
-    return "; where %s is gone for good: rm %s" % (who.get("machine"), shlex.quote(decode(path)))
+    machine = who.get("machine") or "who made it"
+    return "; where %s is gone for good: rm %s" % (machine, shlex.quote(decode(path)))
 
 
 def held_by(fd: int) -> str:

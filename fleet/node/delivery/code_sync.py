@@ -86,9 +86,10 @@ class Large:
             for at in range(0, entry[3] if files else 0, BLOCK):
                 moved()
                 size = min(BLOCK, entry[3] - at)
-                blocks = [block for file in files for block in [os.pread(file.fileno(), size, at)] if len(block) == size]
-                if blocks:
-                    yield entry[0], at // BLOCK, hashlib.sha256(blocks[0]).hexdigest()
+                blocks = (os.pread(file.fileno(), size, at) for file in files)
+                block = next((block for block in blocks if len(block) == size), None)
+                if block is not None:
+                    yield entry[0], at // BLOCK, hashlib.sha256(block).hexdigest()
             for file in files:
                 file.close()
 
