@@ -178,10 +178,12 @@ def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Pat
 
 
 def test_what_a_node_has_in_place_of_a_large_file_is_not_sent_after_kills_either(source: Path, dest: Path) -> None:
-    old = os.urandom(5 * BLOCK + 77)
-    (source / "large").write_bytes(old)
+    data = bytearray(os.urandom(5 * BLOCK + 77))
+    (source / "large").write_bytes(data)
     ok(source, dest)
-    (source / "large").write_bytes(old[:BLOCK] + b"x" + old[BLOCK + 1 : 4 * BLOCK] + b"x" + old[4 * BLOCK + 1 :])
+    for where in (BLOCK, 4 * BLOCK):
+        data[where] ^= 1
+    (source / "large").write_bytes(data)
     sent = set[int]()
 
     def note(data: bytes) -> None:
