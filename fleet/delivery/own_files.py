@@ -22,13 +22,13 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
     """Returns the error about files in the way that are the host's own. hint: see consent()."""
     details: dict[str, str] = {}
     shown = []
-    for number, (path, kind, size, age, holds) in enumerate(files[:NAMED]):
+    for number, (path, kind, size, age, holds) in enumerate(files[: NAMED + 1]):
         ago = seconds(age) if age < 1e7 else f"{age / 86400:.0f} d"
         details |= {f"size{number}": size_text(size), f"age{number}": ago}
         what = f"{{size{number}}}" if kind == "f" else KINDS[kind] + (f" with {holds}" if holds else "")
         shown.append(f"{path} ({what}, written {{age{number}}} ago)")
     text = f"{counted(len(files), 'file')} in the way, not delivered from here or changed since: "
-    message = Reason(f"{text}{few([*shown, *[''] * (len(files) - len(shown))], NAMED)}; nothing was changed", **details)
+    message = Reason(f"{text}{few(shown, NAMED, len(files))}; nothing was changed", **details)
     return PreflightError(message, host=host, kind=KIND, hint=hint)
 
 
@@ -55,7 +55,7 @@ def refusal(lost: Consent, host: str, line: Callable[[int, bool], str]) -> Resul
             of=lost["of"],
             to=lost["dest"],
             inside=f", most of {lost['folder']}/" if lost["folder"] else "",
-            names=few([*lost["named"], *[""] * (deleted - len(lost["named"]))], NAMED),
+            names=few(lost["named"], NAMED, deleted),
         )
         hint = f"if they are meant to go: {line(deleted, bool(sources))}; any number of them: --max-delete=all"
         error = UsageError(message, host=host, kind=MOST, hint=hint)

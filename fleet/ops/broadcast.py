@@ -99,14 +99,12 @@ def _source(path: str, origin: Host | None) -> Path:
 
 
 def _split(text: str, here: bool) -> tuple[str, str | None]:
-    path, colon, dest = text.rpartition(":")
-    if not colon or here and os.path.exists(os.path.expanduser(text)):
-        path, dest_or_none = text, None
-    else:
-        dest_or_none = dest
-    if not path or dest_or_none == "" or "\0" in text:
+    path, colon, given = text.rpartition(":")
+    is_path = not colon or here and os.path.exists(os.path.expanduser(text))
+    path, dest = (text, None) if is_path else (path, given)
+    if not path or dest == "" or "\0" in text:
         raise UsageError(f"--data {text!r}: {'PATH' if not path else 'DEST'} is empty", hint="--data PATH[:DEST]")
-    return path, dest_or_none
+    return path, dest
 
 
 def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:

@@ -15,10 +15,13 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def few(texts: Iterable[str], most: int = 3) -> str:
-    """ "a, b, c and 4 more"."""
+def few(texts: Iterable[str], most: int = 3, count: int = 0) -> str:
+    """ "a, b, c and 4 more". One more than `most` is named, too. count: how many there are, if not all are among the
+    texts."""
     listed = list(texts)
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+    more = max(count, len(listed)) - most
+    named = listed[: most + (more == 1)]
+    return ", ".join(named) + (f" and {more} more" if more > 0 and len(named) <= most else "")
 
 
 def size(n: float, *, steady: bool = False) -> str:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fleet.errors import FleetError
@@ -89,6 +90,14 @@ class Ground:
 
     def seen(self, folder: Path) -> dict[str, tuple[str, bytes]]:
         return {path: entry.version for path, entry in see(folder, (".git", ".fleet-source")).items()}
+
+    def staged(self) -> int:
+        """Returns the size of the largest file that has come and is not in its place."""
+        found = [0]
+        for path in [*self.base.glob(".dest.fleet-*/stage/**/large"), *self.dest.glob(".fleet-get/*/*")]:
+            with suppress(FileNotFoundError):
+                found.append(path.stat().st_size)
+        return max(found)
 
     def all_came(self, within: str = "exec") -> None:
         assert self.deliver(within) == ""
@@ -184,6 +193,24 @@ def killed(ground: Ground) -> None:
     assert not list(ground.dest.glob(".fleet-get*"))
 
 
+def killed_twice(ground: Ground) -> None:
+    """What has come of a large file stays staged, whichever kill follows, and the last delivery makes it good."""
+    ground.write("set/large", 24 * LARGE)
+    most = 0
+    for _ in range(3):
+        with ground.start() as process:
+            until = time.monotonic() + ground.pick.uniform(1.0, 2.0)
+            while process.poll() is None and time.monotonic() < until and ground.staged() <= most + LARGE:
+                time.sleep(0.002)
+            os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.2)  # what is on its way is still being written
+        if (ground.place / "set/large").exists():
+            break
+        assert ground.staged() > most - LARGE  # a block that was not whole comes again
+        most = max(most, ground.staged())
+    ground.all_came()
+
+
 TRAITS: dict[str, Callable[[Ground], None]] = {
     "link": link,
     "mount": mount,
@@ -192,6 +219,7 @@ TRAITS: dict[str, Callable[[Ground], None]] = {
     "changing": changing,
     "emptied": emptied,
     "killed": killed,
+    "killed twice": killed_twice,
 }
 DELIVERIES = ("code", "data", "from", "get")
 

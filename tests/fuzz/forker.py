@@ -150,6 +150,15 @@ def ahead(seconds: float) -> None:
     time.time_ns = lambda: plain_ns() + int(seconds * 10**9)
 
 
+def lockless(code: int) -> None:
+    """Locks fail with this error, as on a file system that has none."""
+
+    def lockf(*_args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    fcntl.lockf = lockf
+
+
 def become(asked: Any, fds: list[int]) -> None:
     os.setsid()
     for number, fd in enumerate(fds):
@@ -167,6 +176,8 @@ def become(asked: Any, fds: list[int]) -> None:
         whole(asked["whole"])
     if asked.get("ahead"):
         ahead(asked["ahead"])
+    if asked.get("lockless"):
+        lockless(getattr(errno, asked["lockless"]))
     if asked.get("kill"):
         kill_before(asked["kill"])
     try:

@@ -99,6 +99,8 @@ class Chooser:
             self.setup["ahead"] = {"n1": pick.choice([-300, 300, 86400])}
         if pick.random() < 0.2:
             self.setup["git"] = ["A"]
+        if random.Random(f"locks {seed}").random() < 0.1:  # drawn apart: other draws are what they were
+            self.setup["lockless"] = {"n1": "ENOLCK"}
         self.faulty = pick.random() < 0.4
         self.ignoring = pick.random() < 0.5
         self.getting = pick.random() < 0.35

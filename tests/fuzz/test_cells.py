@@ -19,6 +19,7 @@ WHEELS = {
     "changing": "unit/test_wheel_files.py::test_a_truncated_wheel_is_refused",
     "emptied": "unit/test_wheel_files.py::test_folders_that_are_none",
     "killed": "node/test_wheels_cut.py::test_an_install_that_is_interrupted_heals_on_the_next_run",
+    "killed twice": "node/test_wheels_cut.py::test_a_host_that_goes_down_in_the_middle_is_healed_by_the_next_install",
 }
 
 

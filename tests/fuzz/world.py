@@ -83,7 +83,7 @@ def show(path: str) -> str:
 
 
 class World:
-    """setup: {"whole": {node: s}, "ahead": {node: s}, "git": [source]}."""
+    """setup: {"whole": {node: s}, "ahead": {node: s}, "lockless": {node: error}, "git": [source]}."""
 
     def __init__(self, base: Path, forker: Forker, setup: Mapping[str, Any]) -> None:
         self.base, self.setup, self.forker = base, setup, forker
@@ -381,7 +381,7 @@ class World:
     def run_sync(self, name: str, where: str, how: Mapping[str, Any], faults: Faults) -> Report:
         node = where.partition(":")[0]
         self.syncs += 1
-        own = {key: self.setup[key][node] for key in ("whole", "ahead") if node in self.setup.get(key, {})}
+        own = {key: self.setup[key][node] for key in ("whole", "ahead", "lockless") if node in self.setup.get(key, {})}
         transport = ForkedTransport(self.transport.forker, self.transport.homes, {node: {**own, **faults}})
         how = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
         how = {"max_delete": "all", **how}

@@ -177,6 +177,36 @@ def test_what_has_come_of_a_large_file_is_not_sent_again(source: Path, dest: Pat
     assert sent[99:] == [2 * BLOCK] and snapshot(dest) == snapshot(source)
 
 
+def test_what_a_node_has_in_place_of_a_large_file_is_not_sent_after_kills_either(source: Path, dest: Path) -> None:
+    data = bytearray(os.urandom(5 * BLOCK + 77))
+    (source / "large").write_bytes(data)
+    ok(source, dest)
+    for where in (BLOCK, 4 * BLOCK):
+        data[where] ^= 1
+    (source / "large").write_bytes(data)
+    sent = set[int]()
+
+    def note(data: bytes) -> None:
+        if data.startswith(BLOCK_OP):
+            sent.add(json.loads(data.partition(b"\n")[0])["at"] // BLOCK)
+
+    def cut(data: bytes) -> None:
+        note(data)
+        if 4 in sent:
+            raise HostFailed("cut short")
+
+    staged = dest.parent / ".work.fleet-sync/stage/large"
+    for blocks in ({1, 4}, {4}):  # what was staged by then is not sent again, nor what is in place after that
+        assert "cut short" in str(mirror(source, dest, transport=Tap(sending=cut)).results[0].error)
+        assert sent == blocks
+        until(lambda: staged.exists() and staged.stat().st_size >= 2 * BLOCK)
+        with staged.open("ab") as file:  # a kill in the middle of a block
+            file.write(b"y" * 9)
+        sent.clear()
+    ok(source, dest, Tap(sending=note))
+    assert sent == {4} and snapshot(dest) == snapshot(source)
+
+
 @pytest.mark.parametrize("rests", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_large_file_that_changes_while_it_is_read_never_gets_its_final_name(
     source: Path, dest: Path, monkeypatch: pytest.MonkeyPatch, rests: bool

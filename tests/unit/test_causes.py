@@ -128,7 +128,7 @@ def test_preflight_findings_of_one_cause_are_one() -> None:
     disk = {"exists": False, "writable": True, "free": 1 << 40, "total": 1 << 40}
     facts = [{"gpus": gpus, **busy(i), "disks": {"workdir": {"path": f"/home/u{i}/w", **disk}}} for i in range(4)]
     said = " ".join(fleet(probed(*facts), "launch", "--engine", "command", "./t").err.split())
-    assert "error: n[0-3]: the folder /home/u0/w, /home/u1/w, /home/u2/w and 1 more does not exist" in said, said
+    assert "error: n[0-3]: the folder /home/u0/w, /home/u1/w, /home/u2/w, /home/u3/w does not exist" in said, said
     assert "error: n[0-3]: GPUs in use: x (pid 0 to 3)" in said, said
 
 

@@ -47,7 +47,7 @@ def test_a_word_means_a_run(word: str, meant: str) -> None:
     "word, runs, said",
     [
         ("train-2026", IDS, "2 runs begin so: train-20261122-120000-ab12, train-20261121-120000-cd34"),
-        ("eval", IDS, "no run eval: known are train-20261122-120000-ab12, .* and 1 more"),
+        ("eval", IDS, "no run eval: known are train-20261122-120000-ab12, .*, odd-20261119-120000-0a1b"),
         ("latest", [], "no run latest: none was launched from this folder"),
         ("", IDS[:1], "RUN is empty"),
     ],

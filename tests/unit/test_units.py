@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.rules.units import bytes_of, seconds, size
+from fleet.rules.units import bytes_of, few, seconds, size
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,17 @@ def test_a_size_in_words(text: str, bytes_: float | None) -> None:
 )
 def test_durations(s: float, text: str) -> None:
     assert seconds(s) == text
+
+
+@pytest.mark.parametrize(
+    ("there", "known", "text"),
+    [
+        (5, 5, "0, 1, 2, 3, 4"),
+        (6, 6, "0, 1, 2, 3, 4, 5"),
+        (7, 7, "0, 1, 2, 3, 4 and 2 more"),
+        (6, 5, "0, 1, 2, 3, 4 and 1 more"),
+        (900, 6, "0, 1, 2, 3, 4 and 895 more"),
+    ],
+)
+def test_of_a_list_the_last_is_named_where_only_one_is_left(there: int, known: int, text: str) -> None:
+    assert few(map(str, range(known)), 5, there) == text

@@ -183,14 +183,15 @@ def alone(fd: int) -> "Iterator[None]":
 
 
 def way_out(fd: int) -> str:
-    """Returns a hint if the lock is a file of another machine, which may be gone; else ""."""
+    """Returns a hint if the holder's machine may be gone, or it was killed before it wrote its name; else ""."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = maker(path)
-    if not who or lives(who) is not None:
+    if not os.path.lexists(path) or lives(who) is not None:
         return ""
     import shlex  # it takes long to import
 
-    return "; where %s is gone for good: rm %s" % (who.get("machine"), shlex.quote(decode(path)))
+    machine = who.get("machine") or "who made it"
+    return "; where %s is gone for good: rm %s" % (machine, shlex.quote(decode(path)))
 
 
 def held_by(fd: int) -> str:

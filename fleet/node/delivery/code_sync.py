@@ -67,11 +67,10 @@ STAGED = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Large:
-    """Stages the large files, one after the other. Blocks from the head are written over a file that an earlier sync
-    staged in part. Where nothing is staged, all between these blocks is copied from the file in place.
+    """Stages the large files, one after the other. What an earlier sync staged of one in whole blocks stays; blocks
+    from the head are written over it, or after it. All else is copied from the file in place.
 
-    at: offset of the next byte. come: bytes that were staged before. basis: the file in place, None where it is not
-    used."""
+    at: offset of the next byte. come: bytes that were staged before. basis: the file in place, if there is one."""
 
     def __init__(self, target: "Target") -> None:
         self.target, self.at, self.come = target, 0, 0
@@ -80,19 +79,23 @@ class Large:
         self.basis: BinaryIO | None = None
 
     def have(self, wanted: "list[Any]") -> "Iterator[tuple[str, int, str]]":
-        """Yields (path, block number, sha256) of the blocks that the node has."""
+        """Yields (path, block number, sha256) of the blocks that the node has, staged or else in place."""
         for entry in wanted:
-            basis = self.open(entry[0], self.target.stage.at, self.target.full) if entry[3] > BLOCK else None
-            if basis is not None:
-                with basis:
-                    for number in range((entry[3] + BLOCK - 1) // BLOCK):
-                        moved()
-                        yield entry[0], number, hashlib.sha256(basis.read(BLOCK)).hexdigest()
+            places = (self.target.stage.at, self.target.full) if entry[3] > BLOCK else ()
+            files = [file for place in places for file in [self.open(place, entry[0])] if file]
+            for at in range(0, entry[3] if files else 0, BLOCK):
+                moved()
+                size = min(BLOCK, entry[3] - at)
+                blocks = (os.pread(file.fileno(), size, at) for file in files)
+                block = next((block for block in blocks if len(block) == size), None)
+                if block is not None:
+                    yield entry[0], at // BLOCK, hashlib.sha256(block).hexdigest()
+            for file in files:
+                file.close()
 
-    def open(self, path: str, *places: "Callable[[str], bytes]") -> "BinaryIO | None":
-        for place in places:
-            with suppress(OSError):
-                return open_regular(place(path), os.O_NOFOLLOW)
+    def open(self, place: "Callable[[str], bytes]", path: str) -> "BinaryIO | None":
+        with suppress(OSError):
+            return open_regular(place(path), os.O_NOFOLLOW)
         return None
 
     def fill(self, entry: "list[Any]", end: int) -> None:
@@ -101,8 +104,10 @@ class Large:
             self.finish()
             stage = self.target.stage
             self.file = os.open(stage.place(stage.at(entry[0])), STAGED, 0o600)
-            self.entry, self.at, self.come = entry, 0, os.fstat(self.file).st_size
-            self.basis = None if self.come else self.open(entry[0], self.target.full)
+            size = os.fstat(self.file).st_size
+            self.entry, self.at, self.come = entry, 0, entry[3] if size >= entry[3] else size - size % BLOCK
+            os.ftruncate(self.file, self.come)
+            self.basis = self.open(self.target.full, entry[0])
         self.at = max(self.at, min(end, self.come))
         while self.at < end:
             moved()

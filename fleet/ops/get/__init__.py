@@ -104,8 +104,7 @@ def _run(
         if links:
             runtime.emit(Notice("warning", f"{fold(names)}: {links_notice(links)}"))
     fetched = _bring(plan, runtime, answers, have, senders, flat=answered and len(have) == 1) if have else {}
-    without = {host: Result(host, True, 0, answer=Got()) for host in lists}
-    of_host = without | failures | fetched
+    of_host = {host: Result(host, True, 0, answer=Got()) for host in lists} | failures | fetched
     results = (*(of_host[host.name] for host in hosts), *silent)
     return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
 

@@ -119,10 +119,11 @@ def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, jud
 
 def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, force: bool = False) -> None:
     """Stop here when any host cannot take the wheels."""
-    bad = {}
-    for name, found in facts.items():
-        if error := node.refusal(found, wheels, force):
-            bad[name] = Result(name, False, error=error, answer=HasWheels(wheels=node.states(found, wheels)))
+    bad = {
+        name: Result(name, False, error=error, answer=HasWheels(wheels=node.states(found, wheels)))
+        for name, found in facts.items()
+        if (error := node.refusal(found, wheels, force))
+    }
     _all_or_none(inventory, bad, wheels, facts)
 
 

@@ -99,8 +99,7 @@ def read_wheel(path: Path, stopped: Stopped = lambda: False) -> Wheel:
     wheel, or damaged."""
     with on_os_error(UsageError, f"cannot read {path}"):
         note = memo(path)
-    known = recall(note)
-    if known is not None:
+    if (known := recall(note)) is not None:
         return Wheel(**{**known, "path": path, "tags": frozenset(known["tags"])})
     wheel = _examine(path, stopped)
     remember(note, {**vars(wheel), "path": None, "tags": set(wheel.tags)})
@@ -116,10 +115,8 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
             hint="NAME-VERSION-PYTHON-ABI-PLATFORM.whl, as pip "
             "and build tools write it; a renamed wheel must get its name back",
         ) from error
-    try:
+    with on_os_error(UsageError, f"cannot read {path}"):
         file = Reading(path, stopped)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
     try:
         with file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -196,8 +193,7 @@ def _rows(record: str, files: int) -> list[list[str]]:
 def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
     """Read every byte; BadZipFile where a file is damaged, of another size than in RECORD, or would be put elsewhere
     than it seems. (Digests in RECORD are wrong in wheels that pip takes without a warning.)"""
-    bad = archive.testzip()
-    if bad is not None:
+    if (bad := archive.testzip()) is not None:
         raise zipfile.BadZipFile(f"bad checksum of {bad}")
     sizes = {item.filename: str(item.file_size) for item in archive.infolist()}
     for path in sizes:
@@ -253,8 +249,7 @@ def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[s
                 found.append(path.split(".")[0])
     found = [m for m in dict.fromkeys(found) if all(part.isidentifier() for part in re.split(r"[./]", m))]
     same = [m for m in found if canonicalize_name(m) == name]
-    public = [m for m in found if not m.startswith("_")]
-    return tuple(same or public or found)
+    return tuple(same or [m for m in found if not m.startswith("_")] or found)
 
 
 def sdist_refused(path: Path) -> UsageError:

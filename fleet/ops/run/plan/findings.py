@@ -38,8 +38,9 @@ NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing"
 def findings(
     plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True, emit: Emit = silent
 ) -> list[Finding]:
-    """facts: host name -> what node/preflight/probe.py reports. complete: all nodes answered; if not, that they could
-    not meet has no meaning. emit: takes what the inventory has hosts ignore."""
+    """Returns the findings of a launch. facts: host name -> the report of node/preflight/probe.py. complete: all nodes
+    answered; if not, it is no finding that they could not connect to the master. emit: receives a notice of what the
+    inventory has hosts ignore."""
     here = Here(plan)
     known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
     views = {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
