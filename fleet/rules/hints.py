@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fleet.node.gang.timed_out import NAMED, TIMED_OUT
 from fleet.rules.hint import Hint
 from fleet.rules.hints_host import HOST_HINTS
-from fleet.rules.worked_out import DIFFER, NAMED, NO_CHECKPOINT, TIMED_OUT, batch_sizes, no_checkpoint
+from fleet.rules.worked_out import DIFFER, NO_CHECKPOINT, batch_sizes, no_checkpoint
 
 TAIL_BYTES = 64 * 1024
 # of torch's own connections, and no others

@@ -25,7 +25,7 @@ def line(rank: int, number: int, kind: str = "ALLREDUCE") -> str:
 
 
 def why(said: dict[int, str]) -> str | None:
-    found = who_waited(said)
+    found = who_waited(said, {})
     return found and found[0]
 
 
@@ -43,15 +43,17 @@ def test_a_rank_that_is_behind() -> None:
 def test_a_rank_that_never_came() -> None:
     said = {0: line(0, 5), 1: "loading a batch\n", 2: line(2, 5), 3: line(3, 5)}
     assert why(said) == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 did not: stuck elsewhere, or gone"
+    found = who_waited(said, {0: "all_reduce (t.py:9)", 1: "load (t.py:4)"})
+    assert found is not None and found[0] == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 was in load (t.py:4)"
 
 
 def test_nobody_is_named_where_it_cannot_be_told() -> None:
-    assert who_waited({0: "", 1: ""}) is None
-    assert who_waited({0: line(0, 5), 1: "", 2: ""}) is None
+    assert who_waited({0: "", 1: ""}, {}) is None
+    assert who_waited({0: line(0, 5), 1: "", 2: ""}, {}) is None
     closed = {rank: of_rank(rank, trace(CLOSED)) for rank in (1, 2)}
-    assert who_waited({0: of_rank(0, trace(GLOO)), **closed}) is None  # who came late has that, too
+    assert who_waited({0: of_rank(0, trace(GLOO)), **closed}, {}) is None  # who came late has that, too
     for said in ({rank: line(rank, 5) for rank in range(4)}, {0: line(0, 5), 1: line(1, 6)}):
-        found = who_waited(said)
+        found = who_waited(said, {})
         assert found is not None and found[2] == [] and "none is missing" in found[0]
 
 
