@@ -104,6 +104,14 @@ HINTS = (
         r"((?!\S*(?:snapshot|checkpoint|ckpt|global_step))[^/\s'\"`][^\s'\"`]*\.(?:json|ya?ml)|[\w./-]*ds_?config[\w./-]*)",
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
+    Hint(
+        r"^(?:yaml\.\w+\.)?(?:Parser|Scanner|Composer)Error: (?:.|\n)*in \"([^\"<]+)\", line (\d+), column (\d+)",
+        r"\1 is no valid YAML, at line \2, column \3: mostly its indentation, a tab, or a colon without a space",
+    ),
+    Hint(
+        r"\[Errno 5\] Input/output error: '([^']+)'",
+        r"the disk or the file server below \1 does not read or write: 'fleet exec -w {host} -- dmesg' may say why",
+    ),
     Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
     Hint(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
@@ -176,6 +184,11 @@ HINTS = (
         r"ncclSystemError|unhandled system error",
         "NCCL could not do what it asked the system for: --env NCCL_DEBUG=INFO says what; 'fleet check' compares "
         "networks and /dev/shm",
+    ),
+    Hint(
+        r"client socket has timed out after .*trying to connect to \(([^,()]+), (\d+)\)",
+        r"nothing answered at \1 port \2: a firewall between the data addresses, rank 0 that was not up yet, or an address "
+        "of the script's own, which no process serves: init_method='env://' takes fleet's",
     ),
     Hint(
         r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"

@@ -119,8 +119,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"BrokenProcessPool: A (?:process in the process pool|child process)",
-        "a process of the pool was killed, or crashed: PYTHONFAULTHANDLER=1 (--env) shows a crash, 'fleet exec -w {host} "
-        "-- dmesg' whether the kernel killed it for want of memory",
+        "a process of the pool was killed, or crashed: PYTHONFAULTHANDLER=1 (--env) shows a crash, 'fleet exec -w "
+        "{host} -- dmesg' whether the kernel killed it for want of memory",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",
