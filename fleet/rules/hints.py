@@ -187,8 +187,8 @@ HINTS = (
     ),
     Hint(
         r"client socket has timed out after .*trying to connect to \(([^,()]+), (\d+)\)",
-        r"nothing answered at \1 port \2: a firewall between the data addresses, rank 0 that was not up yet, or an address "
-        "of the script's own, which no process serves: init_method='env://' takes fleet's",
+        r"nothing answered at \1 port \2: a firewall between the data addresses, rank 0 that was not up yet, or an "
+        "address of the script's own, which no process serves: init_method='env://' takes fleet's",
     ),
     Hint(
         r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"
