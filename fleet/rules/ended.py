@@ -55,7 +55,7 @@ _FATAL = re.compile(
     r"(?:Bus error|Segmentation fault|Killed)\b|"
     r"(?:Error:|│) (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value|Got unexpected)|"
     r"Could not (?:override|(?:append to|delete from) config)|(?:Cannot find p|P)rimary config|Error merging override|"
-    r"In '[^']*': Could not find '"
+    r"In '[^']*': Could not find '|Loss is (?:nan|-?inf), stopping"
 )
 # by a sign of whose an error is, what it warned of before
 _WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}

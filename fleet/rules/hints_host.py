@@ -123,6 +123,11 @@ HOST_HINTS = (
         "{host} -- dmesg' whether the kernel killed it for want of memory",
     ),
     Hint(
+        r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
+        r"raised in (?:<frozen os>|.*/os\.py)$",
+        r"the variable \1 is not set there: --env \1 sends this machine's, --env-file FILE those of a file",
+    ),
+    Hint(
         r"Too many open files|received 0 items of ancdata",
         "too many open files: raise 'nofile' in /etc/security/limits.conf there, or have the script call "
         "torch.multiprocessing.set_sharing_strategy('file_system')",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.node.gang.ends import Failure
 from fleet.node.gang.gang import Gang
-from fleet.ops.run.end.failure import elsewhere, noted
+from fleet.ops.run.end.failure import elsewhere, hint, noted
+from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.ended import ended_by
 from tests.failures import gave_up
@@ -70,6 +72,12 @@ def test_memory_is_blamed_only_where_the_kernel_says_so(text: str, signal: int |
     assert "kill -9" in by_hand and "dmesg" not in by_hand, by_hand
     assert "a smaller batch" in memory, memory
     assert not any("mostly" in it or "batch" in it for it in (unknown, by_hand))
+
+
+@pytest.mark.parametrize(("signal", "hinted"), [(15, True), (1, False), (None, False)])
+def test_a_rank_that_was_ended_from_outside(signal: int | None, hinted: bool, tmp_path: Path) -> None:
+    record = RunRecord("r", (), tmp_path, about_of({}))
+    assert bool(hint(failure(signal=signal), record)) == hinted
 
 
 def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> None:
