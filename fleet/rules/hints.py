@@ -165,7 +165,7 @@ HINTS = (
     ),
     Hint(
         NAMED,
-        r"rank \g<1>\g<2> never came to a barrier that others were in: its log says where it was",
+        r"rank \g<1>\g<2>\g<3> never came to where others waited for it: its log says where it was",
         collateral=True,
     ),
     Hint(TIMED_OUT, f"a collective timed out: a rank that did not come to it, {DIFFER}", collateral=True),

@@ -33,6 +33,9 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
     named = {
         int(rank) for text in texts.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
     }
+    if named and not named & texts.keys():
+        why = f"{ranks_text(sorted(waited))} waited for {ranks_text(sorted(named))}, and the run has {len(texts)} ranks"
+        return why, "leave world_size out of init_process_group: the environment has this run's", []
     missing = sorted(named - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]
     seen = [
         f"{ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} in {place}"

@@ -57,6 +57,15 @@ def test_nobody_is_named_where_it_cannot_be_told() -> None:
         assert found is not None and found[2] == [] and "none is missing" in found[0]
 
 
+STORE = "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/{}"
+
+
+def test_a_world_that_is_larger_than_the_run_is_named() -> None:
+    found = who_waited({rank: of_rank(rank, trace(STORE.format(4))) for rank in range(4)}, {})
+    assert found is not None and found[0] == "ranks 0-3 waited for rank 4, and the run has 4 ranks"
+    assert "world_size" in found[1] and not found[2]
+
+
 BARRIER = "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
 JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined."
 
@@ -67,6 +76,7 @@ JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting 
         ({0: GLOO, 1: CLOSED, 3: GLOO}, (2,)),
         ({0: BARRIER, 1: CLOSED, 3: CLOSED}, (2,)),
         ({0: JOINED, 1: JOINED, 3: JOINED}, (2,)),
+        ({0: STORE.format(2), 1: STORE.format(2), 3: STORE.format(2)}, (2,)),
         ({0: GLOO, 1: GLOO, 2: GLOO, 3: GLOO}, ()),
         ({0: GLOO, 1: CLOSED, 2: CLOSED, 3: CLOSED}, ()),
     ],
