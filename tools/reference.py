@@ -125,7 +125,7 @@ def gpu_fields() -> str:
 def hints() -> str:
     """Returns what ranks wrote last, as recorded for tests, and the hint that fleet then shows."""
     ends = (ended_by(path.read_text("utf-8").partition("hint: ")[0]) for path in sorted(ENDS.glob("*.txt")))
-    rows = {textwrap.shorten(end.why or "", 170): end.remedy for end in ends}
+    rows = {textwrap.shorten(end.why or "", 170): (end.remedy or "").replace("{host}", "HOST") for end in ends}
     return table(("what a rank wrote", "hint"), *((f"`` {why} ``", remedy) for why, remedy in rows.items() if remedy))
 
 

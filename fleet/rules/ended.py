@@ -14,7 +14,7 @@ from fleet.protocol.messages.run import KernelLine
 from fleet.rules.hint import Hint, first_match
 from fleet.rules.hints import HINTS
 from fleet.rules.kernel import explains
-from fleet.rules.signals import CRASHES, signal_of, signalled
+from fleet.rules.signals import BY_HAND, CRASHES, KILLED, NOT_FOR_MEMORY, signal_of, signalled
 from fleet.rules.tracebacks import CHAINED, Part, parts_of, plain, split, states
 
 LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
@@ -55,7 +55,7 @@ _FATAL = re.compile(
     r"(?:Bus error|Segmentation fault|Killed)\b|"
     r"(?:Error:|│) (?:No such (?:option|command)|Missing (?:option|argument|parameter)|Invalid value|Got unexpected)|"
     r"Could not (?:override|(?:append to|delete from) config)|(?:Cannot find p|P)rimary config|Error merging override|"
-    r"In '[^']*': Could not find '"
+    r"In '[^']*': Could not find '|Loss is (?:nan|-?inf), stopping"
 )
 # by a sign of whose an error is, what it warned of before
 _WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
@@ -115,6 +115,8 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
             return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.unfit, kernel=line["text"])
     if status in (126, 127):
         return replace(cause, remedy=cause.remedy or UNSTARTED)
+    if kernel is not None and cause.remedy and KILLED in cause.remedy:  # a child of it
+        return replace(cause, remedy=cause.remedy.replace(KILLED, f"{NOT_FOR_MEMORY}: {BY_HAND}"))
     return cause if cause.why else Cause(*signalled(signal, kernel is not None))
 
 

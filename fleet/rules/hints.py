@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fleet.node.gang.timed_out import NAMED, TIMED_OUT
 from fleet.rules.hint import Hint
 from fleet.rules.hints_host import HOST_HINTS
-from fleet.rules.worked_out import DIFFER, NAMED, NO_CHECKPOINT, TIMED_OUT, batch_sizes, no_checkpoint
+from fleet.rules.worked_out import DIFFER, NO_CHECKPOINT, batch_sizes, no_checkpoint
 
 TAIL_BYTES = 64 * 1024
 # of torch's own connections, and no others
@@ -103,6 +104,14 @@ HINTS = (
         r"((?!\S*(?:snapshot|checkpoint|ckpt|global_step))[^/\s'\"`][^\s'\"`]*\.(?:json|ya?ml)|[\w./-]*ds_?config[\w./-]*)",
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
+    Hint(
+        r"^(?:yaml\.\w+\.)?(?:Parser|Scanner|Composer)Error: (?:.|\n)*in \"([^\"<]+)\", line (\d+), column (\d+)",
+        r"\1 is no valid YAML, at line \2, column \3: mostly its indentation, a tab, or a colon without a space",
+    ),
+    Hint(
+        r"\[Errno 5\] Input/output error: '([^']+)'",
+        r"the disk or the file server below \1 does not read or write: 'fleet exec -w {host} -- dmesg' may say why",
+    ),
     Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
     Hint(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
@@ -156,7 +165,7 @@ HINTS = (
     ),
     Hint(
         NAMED,
-        r"rank \g<1>\g<2> never came to a barrier that others were in: its log says where it was",
+        r"rank \g<1>\g<2>\g<3> never came to where others waited for it: its log says where it was",
         collateral=True,
     ),
     Hint(TIMED_OUT, f"a collective timed out: a rank that did not come to it, {DIFFER}", collateral=True),
@@ -175,6 +184,11 @@ HINTS = (
         r"ncclSystemError|unhandled system error",
         "NCCL could not do what it asked the system for: --env NCCL_DEBUG=INFO says what; 'fleet check' compares "
         "networks and /dev/shm",
+    ),
+    Hint(
+        r"client socket has timed out after .*trying to connect to \(([^,()]+), (\d+)\)",
+        r"nothing answered at \1 port \2: a firewall between the data addresses, rank 0 that was not up yet, or an "
+        "address of the script's own, which no process serves: init_method='env://' takes fleet's",
     ),
     Hint(
         r"client socket has (?:failed|timed)|DistNetworkError|connectFullMesh|Connect timeout|"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.rules.hint import Hint
+from fleet.rules.signals import KILLED
 
 OUT_OF_MEMORY = r"(?:CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED)"
 LESS_MEMORY = (
@@ -109,7 +110,7 @@ HOST_HINTS = (
     ),
     Hint(
         r"DataLoader worker .* is killed by signal: Killed",
-        "a data loader's worker was killed, mostly as the node's memory ran out: fewer of them, or a smaller batch",
+        f"a data loader's worker was {KILLED}",
     ),
     Hint(
         r"DataLoader worker .* exited unexpectedly",
@@ -118,8 +119,13 @@ HOST_HINTS = (
     ),
     Hint(
         r"BrokenProcessPool: A (?:process in the process pool|child process)",
-        "a process of the pool was killed, mostly as memory ran out, or crashed: fewer of them; PYTHONFAULTHANDLER=1 "
-        "(--env) shows a crash",
+        "a process of the pool was killed, or crashed: PYTHONFAULTHANDLER=1 (--env) shows a crash, 'fleet exec -w "
+        "{host} -- dmesg' whether the kernel killed it for want of memory",
+    ),
+    Hint(
+        r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
+        r"raised in (?:<frozen os>|.*/os\.py)$",
+        r"the variable \1 is not set there: --env \1 sends this machine's, --env-file FILE those of a file",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",

@@ -13,13 +13,12 @@ _NOTICE = (
     "give it no such notice",
 )
 _SHOWN = "'fleet exec -w {host} -- cat /proc/self/limits' shows it"
-_BY_HAND = (
-    "killed by SIGKILL, and not by the kernel for want of memory",
-    "a 'kill -9' or 'pkill' there? 'fleet exec -w {host} -- last -x' may say who was on it",
-)
+NOT_FOR_MEMORY = "killed by SIGKILL, and not by the kernel for want of memory"
+BY_HAND = "a 'kill -9' or 'pkill' there? 'fleet exec -w {host} -- last -x' may say who was on it"
+KILLED = "killed from outside: 'fleet exec -w {host} -- dmesg' shows whether the kernel did it for want of memory"
 # (meaning, remedy) of what a process died of
 _MEANINGS = {
-    "SIGKILL": (None, "killed from outside: out of memory? 'fleet exec -w {host} -- dmesg' may say"),
+    "SIGKILL": (None, KILLED),
     "SIGHUP": ("the session that it belonged to has ended", None),
     "SIGILL": ("an instruction that this processor does not have", "was it built for another processor? 'fleet check'"),
     "SIGABRT": ("native code gave up", "PYTHONFAULTHANDLER=1 (--env) shows where"),
@@ -50,7 +49,7 @@ def signalled(signal: int, kernel_known: bool) -> tuple[str | None, str | None]:
     """Returns (why, remedy) where nothing else explains it. kernel_known: the kernel's log is known, and explains
     nothing."""
     if signal == SIGKILL and kernel_known:
-        return _BY_HAND
+        return NOT_FOR_MEMORY, BY_HAND
     name = name_of(signal)
     meaning, remedy = _MEANINGS.get(name, (None, None))
     return meaning and f"{name}: {meaning}", remedy

@@ -7,17 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from fleet.model import grouped
 from fleet.node.gang.ends import ranks_text
+from fleet.node.gang.timed_out import NAMED, timed_out
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
-from fleet.rules.worked_out import DIFFER, NAMED, TIMED_OUT
+from fleet.rules.worked_out import DIFFER
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
-_TIMED_OUT = re.compile(rf"{TIMED_OUT}|{NAMED}|Timed out after .* waiting for clients")
-
-
-def timed_out(text: str) -> bool:
-    """Returns whether a rank that wrote this waited for others in vain."""
-    return _TIMED_OUT.search(text) is not None
 
 
 def meanwhile(missing: Sequence[int]) -> str:
@@ -25,9 +20,9 @@ def meanwhile(missing: Sequence[int]) -> str:
     return f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}"
 
 
-def who_waited(texts: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
+def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     """Returns (why, remedy, ranks that did not come to where the others waited). texts: the end of what each rank of
-    the run wrote. None: no rank timed out, or it is not known which came."""
+    the run wrote. at: where ranks were, as their stacks show it. None: no rank timed out, or who came is not known."""
     late = ((rank, _IN.search(text)) for rank, text in texts.items() if timed_out(text))
     places = grouped((f"in {in_[2]} {in_[1]}" if in_ else "until it timed out", rank) for rank, in_ in late)
     if not places:
@@ -38,8 +33,15 @@ def who_waited(texts: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     named = {
         int(rank) for text in texts.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
     }
+    if named and not named & texts.keys():
+        why = f"{ranks_text(sorted(waited))} waited for {ranks_text(sorted(named))}, and the run has {len(texts)} ranks"
+        return why, "leave world_size out of init_process_group: the environment has this run's", []
     missing = sorted(named - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]
-    more = [f"{ranks_text(missing)} did not: stuck elsewhere, or gone"]
+    seen = [
+        f"{ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} in {place}"
+        for place, ranks in grouped((at[rank], rank) for rank in missing if rank in at).items()
+    ]
+    more = seen or [f"{ranks_text(missing)} did not: stuck elsewhere, or gone"]
     if elsewhere:
         missing = sorted(waited.difference(there)) if len(there) > max(map(len, elsewhere.values())) else []
         more = [f"{ranks_text(ranks)} {place}" for place, ranks in elsewhere.items()]

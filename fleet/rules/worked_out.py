@@ -8,9 +8,6 @@ from collections.abc import Mapping
 
 from fleet.inventory.nodeset import fold
 
-# messages of a rank that waited in vain; those with the rank that it waited for, as \1 or \2
-TIMED_OUT = r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send) operation"
-NAMED = r"Ranks? ([\d, ]+) failed to pass monitoredBarrier|errors while waiting for send/recv from rank (\d+)"
 DIFFER = (
     "collectives that differ in shape or order, or the network between the hosts: --env TORCH_DISTRIBUTED_DEBUG=DETAIL "
     "has torch compare them"

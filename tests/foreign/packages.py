@@ -46,6 +46,16 @@ SETS = {
         "importlib-metadata==8.7.0",
         "zipp==3.23.0",
     ),
+    "torchtitan": (
+        "torchtitan==0.3.0",
+        "torchdata==0.11.0",
+        "spmd_types==0.2.3",
+        "tyro==1.0.17",
+        "typeguard==4.6.1",
+        "shtab==1.13.0",
+        "docstring_parser==0.18.0",
+        "einops==0.8.2",
+    ),
     "torchx": (
         "torchx==0.7.0",
         "pyre-extensions==0.0.32",

@@ -254,6 +254,15 @@ SHAPED = [
     Program("tensor_parallel.py", f"{EXAMPLES}, tensor_parallelism", ("tensor_parallel.py",), ranks=2),
     Program("pipeline.py", "pytorch/tutorials, pipelining", ("pipeline.py",)),
     Program(
+        "titan.py",
+        "torchtitan 0.3.0, its parts around a small model",
+        ("titan.py",),
+        ranks=2,
+        package="torchtitan",
+        env={"PYTHONWARNINGS": "ignore"},
+        varies={r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+": "time"},
+    ),
+    Program(
         "hydra_train.py",
         "hydra, basic launcher under torchrun",
         ("hydra_train.py", "optim.lr=0.5", "+data.shards=[1,2]", "hydra.job.chdir=True"),

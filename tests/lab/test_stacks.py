@@ -126,16 +126,22 @@ def test_a_run_that_hangs_is_told_with_its_stacks_and_started_again(ready: Virtu
     assert ended.returncode == 124 and "failed: no rank wrote anything for 12 s (--stall-timeout)" in ended.stderr
 
 
-def test_who_is_missing_where_others_timed_out_is_shown_where_it_stands(ready: VirtualLab, tmp_path: Path) -> None:
-    """The others time out one after the other, and only the first does so before a stop would come."""
+@pytest.mark.parametrize("each", [1, 2])
+def test_who_is_missing_where_others_timed_out_is_shown_where_it_stands(
+    ready: VirtualLab, tmp_path: Path, each: int
+) -> None:
+    """The others time out one after the other, and only the first does so before a stop would come: of its node, too,
+    and that one is not ended before it is known where its other ranks are."""
+    hosts = ready.names[: 4 // each]
     for host in ready.names:
         ready.inside(host, "sh", "-c", "cd ~/hangs && cat > waits && chmod +x waits", stdin=WAITS.encode())
-    words = ("--engine", "command", "--grace", "1", "--workdir", "~/hangs", "./waits")
-    done = ready.fleet("-i", "lab", "launch", *words, cwd=tmp_path, timeout=300)
+    words = ("--engine", "command", "--grace", "1", "--nproc-per-node", str(each), "--per", "slot")
+    line = ("-w", ",".join(hosts), "launch", *words, "--workdir", "~/hangs", "./waits")
+    done = ready.fleet("-i", "lab", *line, cwd=tmp_path, timeout=300)
     assert done.returncode == 134, done.stderr
     (stacks,) = events(tmp_path, "stacks")
-    assert f"rank 3 on {ready.names[3]} in load_shard (waits:4)" in stacks["message"] + Path(stacks["file"]).read_text()
-    assert "why: ranks 0-2 waited in ALLREDUCE 4711; rank 3 did not" in done.stderr, done.stderr
+    assert f"rank 3 on {hosts[-1]} in load_shard (waits:4)" in stacks["message"] + Path(stacks["file"]).read_text()
+    assert "why: ranks 0-2 waited in ALLREDUCE 4711; rank 3 was in load_shard (waits:4)" in done.stderr, done.stderr
     after = done.stderr.partition("next:\n")[2].splitlines()
     assert after[0].startswith("  cat runs/") and after[1].endswith("--rank 3 --tail 100"), after
     assert not left_on(ready, tmp_path)

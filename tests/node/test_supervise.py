@@ -349,6 +349,21 @@ def test_a_supervisor_that_is_killed_while_it_ends_its_part_leaves_why(home: Pat
     assert (status["state"], status["cause"], status["began"]) == ("lost", "signal", stopping["began"])
 
 
+@pytest.mark.parametrize("wrote", ["ValueError: x", "Timed out waiting 1ms for recv operation to complete"])
+def test_ranks_of_a_node_live_until_it_is_known_where_they_are_after_a_time_out(
+    home: Path, run: str, wrote: str
+) -> None:
+    late = "trap 'touch ~/told; exit 1' TERM; touch ~/up; while :; do sleep 0.05; done"
+    start(home, run, ranks_argv(f"until [ -e ~/up ]; do sleep 0.05; done; echo '{wrote}' >&2; exit 1", late))
+    until((folder_of(home, run) / "rank0.json").exists)
+    if wrote.startswith("Timed"):
+        time.sleep(1.0)
+        assert not (home / "told").exists()
+        run_folder.request_stop(str(folder_of(home, run)), 9.0, "rank 0 failed")
+    assert final(home, run)["engine_status"] is not None
+    assert (home / "told").exists() and not marked(run)
+
+
 def test_an_engine_that_was_killed_was_not_stopped_though_both_are_seen_at_once(home: Path, run: str) -> None:
     start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
     until((home / "stubborn").exists)

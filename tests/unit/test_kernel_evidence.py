@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fleet.node.gang.ends import Failure
 from fleet.node.gang.gang import Gang
-from fleet.ops.run.end.failure import elsewhere, noted
+from fleet.ops.run.end.failure import elsewhere, hint, noted
+from fleet.ops.run.kept.record import RunRecord, about_of
+from fleet.protocol.messages.run import KernelLine
 from fleet.rules.ended import ended_by
 from tests.failures import gave_up
 
@@ -51,6 +56,28 @@ def test_memory_ran_out_for_a_rank_that_was_killed_just_then() -> None:
     assert found(failure(signal=1, rank=None, what="supervisor"), a=[told(OOM)]) == "a"
     assert found(failure(), b=[told(OOM)]) is None
     assert found(failure(), a=[told(OOM, rank=1)]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "signal"),
+    [("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", None), ("", 9)],
+    ids=["worker", "rank"],
+)
+def test_memory_is_blamed_only_where_the_kernel_says_so(text: str, signal: int | None) -> None:
+    status = 128 + signal if signal else 1
+    line: KernelLine = {"text": OOM, "time": 0.0, "rank": None}
+    by_kernel = [ended_by(text, status, kernel) for kernel in (None, [], [line])]
+    unknown, by_hand, memory = [cause.remedy or "" for cause in by_kernel]
+    assert "killed from outside: 'fleet exec -w {host} -- dmesg' shows whether" in unknown and "kill -9" not in unknown
+    assert "kill -9" in by_hand and "dmesg" not in by_hand, by_hand
+    assert "a smaller batch" in memory, memory
+    assert not any("mostly" in it or "batch" in it for it in (unknown, by_hand))
+
+
+@pytest.mark.parametrize(("signal", "hinted"), [(15, True), (1, False), (None, False)])
+def test_a_rank_that_was_ended_from_outside(signal: int | None, hinted: bool, tmp_path: Path) -> None:
+    record = RunRecord("r", (), tmp_path, about_of({}))
+    assert bool(hint(failure(signal=signal), record)) == hinted
 
 
 def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> None:

@@ -13,8 +13,9 @@ from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import RankEnd, stopped_by
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
+from fleet.node.gang.timed_out import HOLD_SECONDS
 from fleet.ops.run.follow.stacks import TAKE_SECONDS, Taking
-from fleet.ops.run.follow.stalls import HOLD_SECONDS, Stalls
+from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import ANSWER_SECONDS

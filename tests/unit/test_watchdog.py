@@ -25,7 +25,7 @@ def line(rank: int, number: int, kind: str = "ALLREDUCE") -> str:
 
 
 def why(said: dict[int, str]) -> str | None:
-    found = who_waited(said)
+    found = who_waited(said, {})
     return found and found[0]
 
 
@@ -43,16 +43,27 @@ def test_a_rank_that_is_behind() -> None:
 def test_a_rank_that_never_came() -> None:
     said = {0: line(0, 5), 1: "loading a batch\n", 2: line(2, 5), 3: line(3, 5)}
     assert why(said) == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 did not: stuck elsewhere, or gone"
+    found = who_waited(said, {0: "all_reduce (t.py:9)", 1: "load (t.py:4)"})
+    assert found is not None and found[0] == "ranks 0,2-3 waited in ALLREDUCE 5; rank 1 was in load (t.py:4)"
 
 
 def test_nobody_is_named_where_it_cannot_be_told() -> None:
-    assert who_waited({0: "", 1: ""}) is None
-    assert who_waited({0: line(0, 5), 1: "", 2: ""}) is None
+    assert who_waited({0: "", 1: ""}, {}) is None
+    assert who_waited({0: line(0, 5), 1: "", 2: ""}, {}) is None
     closed = {rank: of_rank(rank, trace(CLOSED)) for rank in (1, 2)}
-    assert who_waited({0: of_rank(0, trace(GLOO)), **closed}) is None  # who came late has that, too
+    assert who_waited({0: of_rank(0, trace(GLOO)), **closed}, {}) is None  # who came late has that, too
     for said in ({rank: line(rank, 5) for rank in range(4)}, {0: line(0, 5), 1: line(1, 6)}):
-        found = who_waited(said)
+        found = who_waited(said, {})
         assert found is not None and found[2] == [] and "none is missing" in found[0]
+
+
+STORE = "torch.distributed.DistStoreError: wait timeout after 12000ms, keys: /default_pg/0//cpu//0/{}"
+
+
+def test_a_world_that_is_larger_than_the_run_is_named() -> None:
+    found = who_waited({rank: of_rank(rank, trace(STORE.format(4))) for rank in range(4)}, {})
+    assert found is not None and found[0] == "ranks 0-3 waited for rank 4, and the run has 4 ranks"
+    assert "world_size" in found[1] and not found[2]
 
 
 BARRIER = "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
@@ -65,6 +76,7 @@ JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting 
         ({0: GLOO, 1: CLOSED, 3: GLOO}, (2,)),
         ({0: BARRIER, 1: CLOSED, 3: CLOSED}, (2,)),
         ({0: JOINED, 1: JOINED, 3: JOINED}, (2,)),
+        ({0: STORE.format(2), 1: STORE.format(2), 3: STORE.format(2)}, (2,)),
         ({0: GLOO, 1: GLOO, 2: GLOO, 3: GLOO}, ()),
         ({0: GLOO, 1: CLOSED, 2: CLOSED, 3: CLOSED}, ()),
     ],

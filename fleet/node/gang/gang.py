@@ -35,6 +35,7 @@ class Gang:
         self.ways: run.Why | None = None  # what keeps nodes from each other, where ranks timed out
         # the collective that ranks wait in, where that is known: why, the remedy, the ranks that did not come
         self.collective: tuple[str, str, list[int]] | None = None
+        self.at: dict[int, str] = {}  # where ranks were when others timed out
         self._stop_began = NEVER  # as first() finds it
 
     @property

@@ -5,6 +5,7 @@ import select
 import signal
 
 from fleet.node.base.clock import CLOCK, Clock
+from fleet.node.base.files import tail_of
 from fleet.node.base.processes import read_file, send_signal
 from fleet.node.base.run_folder import (
     disk_is_full,
@@ -18,6 +19,7 @@ from fleet.node.base.run_folder import (
     write_final,
 )
 from fleet.node.base.types import Any, run_specs
+from fleet.node.gang.timed_out import HOLD_SECONDS, timed_out
 from fleet.node.run.marks import marked
 from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
 from fleet.node.run.start.engine import CodeLock, engine_env
@@ -30,6 +32,8 @@ from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
 FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 TICK, ENDING_TICK = 0.05, 0.02
 MOST_NAMED = 5  # of the processes that a rank left running
+TAIL_BYTES = 64 * 1024
+LEADER_SECONDS = 5.0  # for its stop to come
 
 
 class Signals:
@@ -78,6 +82,7 @@ class Supervisor:
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
         self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
+        self.held_until = 0.0
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
@@ -168,11 +173,24 @@ class Supervisor:
                 os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
 
     def look_at_ranks(self) -> None:
-        """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended."""
+        """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended. If
+        that one timed out, the stacks of the others are taken first: the leader ends them, or else the time does."""
         elastic = (self.spec.get("about") or {}).get("least")
-        if not elastic and any(record["status"] != 0 for record in rank_records(self.folder)):
-            self.failed = True
+        if not elastic and not self.failed:
+            failed = [record for record in rank_records(self.folder) if record["status"] != 0]
+            self.failed = bool(failed)
+            if any(map(self.timed_out, failed)):
+                self.held_until = self.clock.monotonic() + HOLD_SECONDS + LEADER_SECONDS
+        if self.failed and (self.clock.monotonic() >= self.held_until or not ranks_up(self.folder)):
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
+
+    def timed_out(self, record: "dict[str, Any]") -> bool:
+        """Returns whether a rank that has failed waited for others in vain."""
+        try:
+            with open(os.path.join(self.folder, "rank%d.err" % record["rank"]), "rb") as f:
+                return timed_out(tail_of(f, TAIL_BYTES))
+        except OSError:
+            return False
 
     def look_at_builds(self, now: float) -> None:
         """Report which builds a rank may be waiting for in vain."""

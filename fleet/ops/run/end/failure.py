@@ -12,7 +12,7 @@ from pathlib import Path
 from fleet.answers.runs import FirstFailure
 from fleet.delivery.ignore import missed
 from fleet.errors import FleetError
-from fleet.node.gang.ends import Failure, RankEnd
+from fleet.node.gang.ends import SIGTERM, Failure, RankEnd
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.ops.run.kept.folder import OPTION, STACKS_FILE
@@ -118,11 +118,10 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
         "signal": f"a shutdown, or a 'kill' by hand? 'fleet exec -w {host} -- last -x' may say",
         "removed": "a live run needs it; its logs until then are here, and folders of old runs go by themselves",
         "reboot": f"a crash, or a reboot by hand? 'fleet exec -w {host} -- last -x' may say",
-        "supervisor": f"out of memory, or 'pkill python' there? 'fleet exec -w {host} -- dmesg' may say",
     }
     if failure.why is not None and failure.kind in ("host-key", "stalled", "ended"):
         return failure.why["hint"]
-    return hints.get(failure.what)
+    return hints.get("signal" if failure.what == "rank" and failure.signal == SIGTERM else failure.what)
 
 
 def alone(nodes: int, lease: float | None) -> str:

@@ -254,7 +254,8 @@ def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Writte
     early, waited, missing = None, None, list[int]()
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)
-        waited = who_waited({rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks})
+        texts = {rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}
+        waited = who_waited(texts, gang.at)
         if gang.collective and (waited is None or not waited[2] or gang.collective[2]):
             waited = gang.collective
     if early is not None:

@@ -16,6 +16,7 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.gang.ends import Failure, RankEnd, ranks_text
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Watch
+from fleet.node.gang.timed_out import HOLD_SECONDS, timed_out
 from fleet.ops.run.end.failure import why_of
 from fleet.ops.run.follow.stacks import TAKE_SECONDS, Taking
 from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
@@ -24,13 +25,10 @@ from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
 from fleet.rules.stacks import Place, in_short, lines
 from fleet.rules.units import few
-from fleet.rules.waited import timed_out
 from fleet.transport.base import Transport
 
 LOOK_SECONDS = 0.5
 LONGEST_LINE = 4000  # of what nodes report, in that file
-HOLD_SECONDS = 10.0  # between the first rank's time-out and the stop: others time out, too, who is missing is looked at
-
 MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master
 
 
@@ -171,6 +169,8 @@ class Stalls:
             self._gang.ways = {"kind": "network", "message": finding.message, "hint": finding.remedy}
             self._advise(finding.id, finding.message, finding.remedy, None)
         if taking.places or taking.hang:
+            seen = [it for it in taking.places or () if it.of["by"] != "kernel"]
+            self._gang.at = {rank: it.at for it in seen for rank in it.ranks}
             short, stuck = in_short(taking.places or []), None
             if hang := taking.hang:
                 self._gang.collective = hang.message, hang.remedy, list(hang.missing)
