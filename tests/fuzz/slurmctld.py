@@ -141,6 +141,8 @@ class Played:
                 yield f"{typed} ends in a traceback"
         if len(set(begun)) > 1:
             yield f"two jobs: {begun}"
+        if any(line.startswith("end") for line in self.ledger[: self._last_begin]):
+            yield f"what had ended began again: {self.ledger}"
         if len(self.runs) > 1:
             yield f"two runs: {self.runs}"
         if self.there:
@@ -163,6 +165,10 @@ class Played:
                 yield f"'fleet runs' has {known}, attach {found}"
         elif known == 0 or found == 0:
             yield f"a run that never began ended well: {known}, {found}"
+
+    @property
+    def _last_begin(self) -> int:
+        return max((at for at, line in enumerate(self.ledger) if line.startswith("begin")), default=0)
 
     def _false_end(self, what: str, code: int | None, truth: int | None, more: tuple[int, ...]) -> Iterator[str]:
         fits = {truth, *more, *((130,) if self.case.stops else ()), *((130, 122, 2) if truth is None else ())}

@@ -22,9 +22,9 @@ from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
-from fleet.cli.screen.output import echo, write_plan
+from fleet.cli.screen.output import echo, inform, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
-from fleet.errors import EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
+from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
 from fleet.inventory.secret import COMMAND, kept
 from fleet.model import Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
@@ -72,24 +72,26 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
     """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one. Raises
-    UsageError where that job was cancelled."""
+    click's Exit, with its code, where it has ended, and its queue has forgotten that and begins the job again."""
     name = settings_of().on
     if name == INVENTORY:
         return {}
-    from fleet.ops.run.kept.job import is_for, next_attempt, was_cancelled  # which takes its time
+    from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, stored
+    from fleet.ops.run.kept.folder import RunFolder  # these take their time
+    from fleet.ops.run.kept.job import has_ended, is_for
 
     source = SOURCES.get(name)
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
-    if run is None or job is None:
+    if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
-    if attempt == 0 and was_cancelled(runs_dir / run) and is_for(job, name, runs_dir / run):
-        text = f"run {run} was cancelled, and {source.queue().what} has forgotten that and begins job {job} again"
-        raise UsageError(text, hint=f"fleet launch --again {run}")
-    if (runs_dir / run / "run.json").exists():
-        attempt = max(attempt, next_attempt(runs_dir / run) or 0)  # a slurmctld that was restarted may count from 0
-        if attempt == 0:  # another run, in this job
-            return {}
-    return {"claims": run, "attempt": attempt} if is_for(job, name, runs_dir / run) else {}
+    if attempt == 0 and has_ended(runs_dir / run):
+        code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code")
+        text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {job} again"
+        inform(text, f"fleet launch --again {run}")
+        raise click.exceptions.Exit(EXIT_HOST_FAILED if code is None else code)
+    if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
+        attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
+    return {"claims": run, "attempt": attempt}
 
 
 @contextmanager

@@ -98,19 +98,6 @@ def has_ended(folder: Path) -> bool:
     return "exit_code" in summary and not _is_of_queue(summary)
 
 
-def was_cancelled(folder: Path) -> bool:
-    """Is true where the end on record is that its queue cancelled the job of a run."""
-    summary = read_object(folder / SUMMARY)
-    by_queue = stored(str, summary, "end", "by") == "queue" and "error" in summary
-    return by_queue and summary.get("exit_code") == EXIT_INTERRUPTED
-
-
-def next_attempt(folder: Path) -> int | None:
-    """Returns the number of the attempt that follows where the job of a run that had begun is begun again; None where
-    the run has ended. No end is on record where its node was lost, or where slurmctld had forgotten the job."""
-    return None if has_ended(folder) else RunFolder(folder).attempt + 1
-
-
 def _is_of_queue(summary: Mapping[str, Any]) -> bool:
     return stored(str, summary, "end", "by") == "queue" and "error" not in summary
 
