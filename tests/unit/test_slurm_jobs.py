@@ -260,7 +260,7 @@ def test_a_leader_without_a_sign_of_life_is_named_while_its_job_runs(
 
 def begun_again(folder: Path, monkeypatch: pytest.MonkeyPatch, restarts: str = "") -> dict[str, Any]:
     """Returns what the command of a job's script claims, begun so often again as slurmctld knows."""
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
     monkeypatch.setenv("FLEET_CLAIMS", RUN)
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
     claims = submit.claimed(folder.parent)
@@ -305,6 +305,7 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     assert f"hint: fleet --on slurm launch --again {RUN}" in said
     assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
     assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
+    assert not (in_job / "summary.json").exists(), "who looks on sees that it goes on"
 
 
 def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(
@@ -323,8 +324,12 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
     with pytest.raises(UsageError, match="has ended meanwhile"):
         launch_run.claim(draft)
     leader.join()
-    assert (folder / "summary.json").read_text() == end and RunFolder(folder).hold()
-    assert not (folder / ".attempt").exists()
+    for _ in range(2):  # and where it has gone already
+        assert (folder / "summary.json").read_text() == end and (free := RunFolder(folder)).hold()
+        assert not (folder / ".attempt").exists()
+        free.release()
+        with pytest.raises(UsageError, match="has ended meanwhile"):
+            launch_run.claim(draft)
 
 
 def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,9 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
+    if attempt and has_ended(runs_dir / run) and not settings_of().dry_run:  # its user has put the job back
+        with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
+            (runs_dir / run / SUMMARY).unlink()
     if attempt == 0 and has_ended(runs_dir / run):
         code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code")
         text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {job} again"
