@@ -70,6 +70,7 @@ def test_a_run_a_line_and_one_request(here: Path, capsys: pytest.CaptureFixture[
     assert {(path / "job.sh").stat().st_ino for path in folders} == {(folders[0] / "job.sh").stat().st_ino}
     assert run(["runs"]) == 0
     assert capsys.readouterr().out.count(" queued ") == 3
+    assert os.readlink(here / "runs/latest") == folders[0].name, "what was requested last"
 
 
 def test_each_task_has_the_arguments_of_its_line(here: Path) -> None:

@@ -85,6 +85,11 @@ def test_slurm_chooses_devices(request_: dict[str, str]) -> None:
     assert "--gres" in str(refused.value.hint)
 
 
+@pytest.mark.parametrize(("nodes", "stated"), [("", "3"), ("2", "2"), ("2-3", "2-3")])
+def test_nodes_that_are_named_are_as_many_as_are_requested(nodes: str, stated: str) -> None:
+    assert f"#SBATCH --nodes={stated}" in lines(only="n[1-2],n4", nodes=nodes)
+
+
 def test_no_secret_stands_in_a_setup_line() -> None:
     """One that it reads from elsewhere is none of the script's."""
     with pytest.raises(UsageError, match=r"^--setup: WANDB_API_KEY=\*\*\*: a secret stands in no script"):
