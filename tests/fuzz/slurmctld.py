@@ -142,7 +142,7 @@ class Played:
                 yield f"{typed} ends in a traceback"
         if len(set(begun)) > 1:
             yield f"two jobs: {begun}"
-        if f"summary {ended}" in self.events[: max(at for at, it in enumerate(["plan", *self.events]) if it == "plan")]:
+        if "summary 0" in self.events[: max(at for at, it in enumerate(["plan", *self.events]) if it == "plan")]:
             yield f"a run that had ended began again: {self.events}"
         if len(self.runs) > 1:
             yield f"two runs: {self.runs}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from fleet.answers.run_start_events import Submitted
@@ -304,8 +305,12 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     assert f"run {RUN} has ended, with exit code {code}, and Slurm begins job 17 again" in said
     assert f"hint: fleet --on slurm launch --again {RUN}" in said
     assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
-    assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
-    assert not (in_job / "summary.json").exists(), "who looks on sees that it goes on"
+    if code == 0:
+        with pytest.raises(click.exceptions.Exit):
+            begun_again(in_job, monkeypatch, "1")
+    else:
+        assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
+    assert (in_job / "summary.json").exists() is (code == 0), "who looks on sees that it goes on"
 
 
 def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(

@@ -24,7 +24,7 @@ from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
 from fleet.cli.screen.output import echo, inform, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
-from fleet.errors import EXIT_HOST_FAILED, EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
+from fleet.errors import EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
 from fleet.inventory.secret import COMMAND, kept
 from fleet.model import Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
@@ -84,14 +84,14 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
-    if attempt and has_ended(runs_dir / run) and not settings_of().dry_run:  # its user has put the job back
+    code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code") if has_ended(runs_dir / run) else None
+    if attempt and code and not settings_of().dry_run:  # its user has put the job of a run that failed back
         with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
             (runs_dir / run / SUMMARY).unlink()
-    if attempt == 0 and has_ended(runs_dir / run):
-        code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code")
+    elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
         text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {job} again"
         inform(text, f"fleet launch --again {run}")
-        raise click.exceptions.Exit(EXIT_HOST_FAILED if code is None else code)
+        raise click.exceptions.Exit(code)
     if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
         attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
     return {"claims": run, "attempt": attempt}
