@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,9 +54,9 @@ class Source(ABC):
         no names where they are not known."""
         return self.name, ()
 
-    def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
-        """(the run for which the surroundings of this process were requested, None: for no certain one; how often its
-        queue began it again)."""
+    def run_of(self, environ: MutableMapping[str, str]) -> tuple[str | None, int]:
+        """(the run for which this process was begun, None: for no certain one; how often its queue began it again).
+        Takes the run out of the variables: what this process starts is not begun for it."""
         return None, 0
 
     def job(self, environ: Mapping[str, str]) -> str | None:

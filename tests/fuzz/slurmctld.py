@@ -125,6 +125,7 @@ class Played:
     run: str = ""
     runs: list[str] = field(default_factory=list)  # all of the case
     ledger: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)  # of the run: "plan" of an attempt, "summary CODE"
     there: str = ""  # the job, as squeue shows it after its end
     listed: dict[str, Any] = field(default_factory=dict)
 
@@ -141,6 +142,8 @@ class Played:
                 yield f"{typed} ends in a traceback"
         if len(set(begun)) > 1:
             yield f"two jobs: {begun}"
+        if "summary 0" in self.events[: max(at for at, it in enumerate(["plan", *self.events]) if it == "plan")]:
+            yield f"a run that had ended began again: {self.events}"
         if len(self.runs) > 1:
             yield f"two runs: {self.runs}"
         if self.there:
@@ -240,6 +243,9 @@ class Ground:
             time.sleep(1)
         played.there = there
         played.runs = lab.sh(self.host, listing).split()
+        made = lab.sh(self.host, f"cat {folder}/runs/*-*/events.jsonl 2>/dev/null || true").splitlines()
+        found = [f"{it['event']} {it.get('exit_code', '')}".strip() for it in map(json.loads, made)]
+        played.events = [it for it in found if it.startswith(("plan", "summary"))]
         played.ledger = lab.sh(self.host, f"cat {folder}/ledger-* 2>/dev/null || true").splitlines()
         if played.run:
             _, _, text = self.typed(folder, "--json runs")

@@ -60,7 +60,7 @@ def test_script(name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytes
     assert run(["--dry-run", "launch", "--on", "slurm", *CASES[name]]) == 0
     printed = re.sub(r"exec \S+( -m fleet)?", "exec fleet", capfd.readouterr().out)
     printed = re.sub(r"try-[0-9a-f-]+/", "RUN/", printed)
-    printed = re.sub(r"(export FLEET_CLAIMS=)\S+", r"\1RUN", printed)
+    printed = re.sub(r"(FLEET_CLAIMS=)\S+", r"\1RUN", printed)
     printed = re.sub(r"made by fleet \S+;", "made by fleet;", printed)
     script = SCRIPTS / f"{name}.sh"
     if os.environ.get("FLEET_GOLDEN") == "write":

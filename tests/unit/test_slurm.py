@@ -33,6 +33,24 @@ def test_where_no_inventory_is_the_allocation_is_named(
     assert "no inventory found; this is job 4 of Slurm" in said and "give --on slurm to take its hosts" in said
 
 
+@pytest.mark.parametrize(
+    "words", [["launch", "--on", "slurm"], ["--on", "slurm", "launch"], ["--on", "slurm", "hosts"]]
+)
+def test_a_heterogeneous_allocation_of_salloc_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There it has no list of nodes, but of each part; no new job is submitted for it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text("")
+    stubs.put(tmp_path, {"sbatch": "touch submitted; echo 17", "scontrol": "", "srun": ""}, monkeypatch)
+    given = {"SLURM_JOB_ID": "4", "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "n1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert run([*words, *["t.py"] * ("launch" in words)]) == 2
+    assert "job 4 is a heterogeneous one, of 2 parts" in capfd.readouterr().err
+    assert not (tmp_path / "submitted").exists()
+
+
 def test_by_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """scontrol is asked without a shell, and need not be there."""
     scontrol = f"case $2 in job) cat <<'END'\n{JOB}END\n;; node) cat <<'END'\n{NODES}END\nesac"

@@ -70,11 +70,13 @@ def test_a_run_a_line_and_one_request(here: Path, capsys: pytest.CaptureFixture[
     assert {(path / "job.sh").stat().st_ino for path in folders} == {(folders[0] / "job.sh").stat().st_ino}
     assert run(["runs"]) == 0
     assert capsys.readouterr().out.count(" queued ") == 3
+    assert os.readlink(here / "runs/latest") == folders[0].name, "what was requested last"
 
 
 def test_each_task_has_the_arguments_of_its_line(here: Path) -> None:
     folders = requested(here, "--env", "SECRET_KEY=abc")
-    text = (here / "given").read_text().replace("exec /", "echo $FLEET_CLAIMS; printf '<%s>' /")
+    printed = """ exec bash -c 'echo $FLEET_CLAIMS; printf "<%s>" "$@"' bash /"""
+    text = (here / "given").read_text().replace(" exec /", printed)
     assert "abc" not in text
     for line, words in enumerate((["--lr", "0.1"], ["--lr", "0.01", "--name", "a b"], ["--lr", "$HOME"])):
         environ = {**os.environ, "SLURM_ARRAY_TASK_ID": str(line + 1)}

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from fleet.answers.run_start_events import Submitted
@@ -258,47 +259,58 @@ def test_a_leader_without_a_sign_of_life_is_named_while_its_job_runs(
     assert "has shown no sign of life" in notice.message and "scontrol show job 17" in notice.hint
 
 
+def begun_again(folder: Path, monkeypatch: pytest.MonkeyPatch, restarts: str = "") -> dict[str, Any]:
+    """Returns what the command of a job's script claims, begun so often again as slurmctld knows."""
+    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
+    monkeypatch.setenv("FLEET_CLAIMS", RUN)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    claims = submit.claimed(folder.parent)
+    assert "FLEET_CLAIMS" not in os.environ and submit.claimed(folder.parent) == {}, "what it starts is another run"
+    return claims
+
+
 def test_a_job_that_slurmctld_begins_again_goes_on_with_its_run(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slurmctld that was restarted has forgotten that it began the job, and counts its restarts from 0."""
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
-    run_json, kept = in_job / "run.json", in_job / "summary.json"
-    assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": 0}
-    run_json.write_text("{}")
-    assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": 1}, "it was killed, and has no end on record"
-    kept.write_text(json.dumps({"exit_code": 0, "end": {"by": "done"}}))
-    assert submit.claimed(in_job.parent) == {}, "another run, in this job"
-    kept.unlink()
+    kept = in_job / "summary.json"
+    assert begun_again(in_job, monkeypatch) == {"claims": RUN, "attempt": 0}
+    (in_job / "run.json").write_text("{}")
+    assert begun_again(in_job, monkeypatch)["attempt"] == 1, "it was killed, and has no end on record"
+    kept.write_text(json.dumps({"exit_code": 122, "end": {"by": "queue"}}))
+    assert begun_again(in_job, monkeypatch)["attempt"] == 1
     (in_job / ".attempt").write_text("2")
     for restarts, attempt in (("0", 3), ("1", 3), ("4", 4)):
-        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-        assert submit.claimed(in_job.parent) == {"claims": RUN, "attempt": attempt}
-    monkeypatch.delenv("SLURM_RESTART_COUNT")
-    (in_job / ".attempt").unlink()
-    for by, more, attempt in (("queue", {}, 1), ("failure", {}, 0), ("queue", {"error": {}}, 0)):
-        kept.write_text(json.dumps({"exit_code": 122, "end": {"by": by}, **more}))
-        assert submit.claimed(in_job.parent).get("attempt", 0) == attempt
-    kept.write_text(json.dumps({"exit_code": 130, "end": {"by": "queue"}}))
-    (in_job / ".attempt").write_text("2")
-    for restarts, attempt in (("0", 3), ("1", 3), ("4", 4)):
-        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-        assert submit.claimed(in_job.parent)["attempt"] == attempt
+        assert begun_again(in_job, monkeypatch, restarts) == {"claims": RUN, "attempt": attempt}
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_cancelled_job_that_slurmctld_begins_again_makes_no_run(
-    begun: bool, in_job: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", [(0, "done"), (77, "failure"), (130, "queue")])
+def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
+    end: tuple[int, str],
+    begun: bool,
+    in_job: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A slurmctld that was killed has forgotten the cancel, which is the run's end on record."""
+    """One that was killed has forgotten that the job has ended, or was cancelled: that end is on record."""
+    code, by = end
     if begun:
         (in_job / "run.json").write_text("{}")
-    job.keep_end(in_job, job.ended_in_queue(in_job, "17", Standing(State.OVER, "CANCELLED", code=130)))
+    if by == "queue":
+        job.keep_end(in_job, job.ended_in_queue(in_job, "17", Standing(State.OVER, "CANCELLED", code=code)))
+    else:
+        (in_job / "summary.json").write_text(json.dumps({"exit_code": code, "end": {"by": by}}))
     before = (in_job / "summary.json").read_bytes()
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
-    with pytest.raises(UsageError, match="was cancelled"), submit.on_record(in_job.parent):
-        pass
-    assert (in_job / "summary.json").read_bytes() == before
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")  # its user has requeued it
-    assert submit.claimed(in_job.parent)["attempt"] == 1
+    assert run(["--on", "slurm", "launch", "t.py"]) == code
+    said = capsys.readouterr().err
+    assert f"run {RUN} has ended, with exit code {code}, and Slurm begins job 17 again" in said
+    assert f"hint: fleet --on slurm launch --again {RUN}" in said
+    assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
+    if code == 0:
+        with pytest.raises(click.exceptions.Exit):
+            begun_again(in_job, monkeypatch, "1")
+    else:
+        assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
+    assert (in_job / "summary.json").exists() is (code == 0), "who looks on sees that it goes on"
 
 
 def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(
@@ -317,8 +329,12 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
     with pytest.raises(UsageError, match="has ended meanwhile"):
         launch_run.claim(draft)
     leader.join()
-    assert (folder / "summary.json").read_text() == end and RunFolder(folder).hold()
-    assert not (folder / ".attempt").exists()
+    for _ in range(2):  # and where it has gone already
+        assert (folder / "summary.json").read_text() == end and (free := RunFolder(folder)).hold()
+        assert not (folder / ".attempt").exists()
+        free.release()
+        with pytest.raises(UsageError, match="has ended meanwhile"):
+            launch_run.claim(draft)
 
 
 def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +347,7 @@ def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPat
         (in_job / "summary.json").write_text(json.dumps(end))
         raise ConnectError("its step has ended")
     assert summary(in_job) == end and not (in_job / "asked").exists()
+    monkeypatch.setenv("FLEET_CLAIMS", RUN)
     with pytest.raises(FleetError), submit.on_record(in_job.parent):  # the next attempt's
         raise ConnectError("its step has ended")
     assert summary(in_job) != end and (in_job / "asked").read_text() == "\n"

@@ -144,11 +144,8 @@ def test_no_secret_stands_in_the_script() -> None:
 
 def test_setup_and_requeue() -> None:
     lines = script(options={"setup": ("module load cuda; . env/bin/activate",), "requeue": "3"}, run="t-1").splitlines()
-    assert lines[-5:-2] == [
-        "export FLEET_CLAIMS=t-1",
-        "export FLEET_REQUEUES=3",
-        "module load cuda; . env/bin/activate",
-    ]
+    assert lines[-4:-2] == ["export FLEET_REQUEUES=3", "module load cuda; . env/bin/activate"]
+    assert lines[-1].startswith("FLEET_CLAIMS=t-1 exec ")
     assert {"#SBATCH --requeue", "#SBATCH --signal=TERM@90"} < set(lines), "ranks are told in time"
     with pytest.raises(UsageError, match="--requeue is for one job"):
         script(options={"requeue": "3", "single_node_jobs": True})

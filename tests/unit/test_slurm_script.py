@@ -85,13 +85,18 @@ def test_slurm_chooses_devices(request_: dict[str, str]) -> None:
     assert "--gres" in str(refused.value.hint)
 
 
+@pytest.mark.parametrize(("nodes", "stated"), [("", "3"), ("2", "2"), ("2-3", "2-3")])
+def test_nodes_that_are_named_are_as_many_as_are_requested(nodes: str, stated: str) -> None:
+    assert f"#SBATCH --nodes={stated}" in lines(only="n[1-2],n4", nodes=nodes)
+
+
 def test_no_secret_stands_in_a_setup_line() -> None:
     """One that it reads from elsewhere is none of the script's."""
     with pytest.raises(UsageError, match=r"^--setup: WANDB_API_KEY=\*\*\*: a secret stands in no script"):
         lines(options={"setup": ("export WANDB_API_KEY=abc123",)})
     for line in ("export WANDB_API_KEY=$(cat ~/.key)", 'export HF_TOKEN="$HF"', "module load cuda", "a=1; . env"):
         found = lines(options={"setup": (line,)}, run="t-20261130-120000-abcd")
-        assert found.index("export FLEET_CLAIMS=t-20261130-120000-abcd") < found.index(line), "it may end the job"
+        assert found.index(line) < len(found) - 1 and found[-1].startswith("FLEET_CLAIMS=t-20261130-120000-abcd exec ")
 
 
 def test_no_value_ends_a_line() -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
-from fleet.cli.screen.output import echo, write_plan
+from fleet.cli.screen.output import echo, inform, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
 from fleet.errors import EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
 from fleet.inventory.secret import COMMAND, kept
@@ -72,24 +72,29 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
     """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one. Raises
-    UsageError where that job was cancelled."""
+    click's Exit, with its code, where it has ended, and its queue has forgotten that and begins the job again."""
     name = settings_of().on
     if name == INVENTORY:
         return {}
-    from fleet.ops.run.kept.job import is_for, next_attempt, was_cancelled  # which takes its time
+    from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, stored
+    from fleet.ops.run.kept.folder import RunFolder  # these take their time
+    from fleet.ops.run.kept.job import has_ended, is_for
 
     source = SOURCES.get(name)
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
-    if run is None or job is None:
+    if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
-    if attempt == 0 and was_cancelled(runs_dir / run) and is_for(job, name, runs_dir / run):
-        text = f"run {run} was cancelled, and {source.queue().what} has forgotten that and begins job {job} again"
-        raise UsageError(text, hint=f"fleet launch --again {run}")
-    if (runs_dir / run / "run.json").exists():
-        attempt = max(attempt, next_attempt(runs_dir / run) or 0)  # a slurmctld that was restarted may count from 0
-        if attempt == 0:  # another run, in this job
-            return {}
-    return {"claims": run, "attempt": attempt} if is_for(job, name, runs_dir / run) else {}
+    code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code") if has_ended(runs_dir / run) else None
+    if attempt and code and not settings_of().dry_run:  # its user has put the job of a run that failed back
+        with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
+            (runs_dir / run / SUMMARY).unlink()
+    elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
+        text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {job} again"
+        inform(text, f"fleet launch --again {run}")
+        raise click.exceptions.Exit(code)
+    if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
+        attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
+    return {"claims": run, "attempt": attempt}
 
 
 @contextmanager

@@ -268,15 +268,19 @@ def batch_script(ask: Submit) -> str:
         if shown := secret_in(line):
             raise UsageError(f"--setup: {shown}: {NO_SECRET}", hint=NO_SECRET_HINT)
     hold = [LEADS, f"export {WAIT}={wait}", HOLD] if jobs else []
-    run = [f"export {RUN}={of_line(ask.run, f'${TASK}') if ask.each else ask.run}"] if ask.run else []
-    run += [f"export {REQUEUES}={again}"] if again else []
+    requeues = [f"export {REQUEUES}={again}"] if again else []
     those = [f"{line}) set -- {shlex.join(map(text, tokens))};;" for line, tokens in enumerate(ask.each, 1)]
     case = [f"case ${TASK} in", *those, "esac"] if those else []
-    command = " ".join([*(_quoted(it, ask.run) for it in ask.command), '"$@"']) if those else shlex.join(ask.command)
-    return "\n".join([HEAD, *lines, *hold, *run, *setup, *case, EXEC, f"exec {command}", ""])
+    run, command = ask.run, [*map(shlex.quote, ask.command)]
+    if those:
+        run = of_line(ask.run, f"${TASK}")
+        command = [*(_quoted(it, ask.run, run) for it in ask.command), '"$@"']
+    # the run is this command's alone: what begins it a second time does not begin another run
+    command = [*[f"{RUN}={run}"] * bool(run), "exec", *command]
+    return "\n".join([HEAD, *lines, *hold, *requeues, *setup, *case, EXEC, " ".join(command), ""])
 
 
-def _quoted(token: str, run: str) -> str:
+def _quoted(token: str, first: str, run: str) -> str:
     """Returns a token of the command for the shell, with the run of its line in the place of the first one's."""
-    before, found, after = token.partition(run)
-    return f'{shlex.quote(before)}"${RUN}"{shlex.quote(after)}' if found and run else shlex.quote(token)
+    before, found, after = token.partition(first)
+    return f'{shlex.quote(before)}"{run}"{shlex.quote(after)}' if found else shlex.quote(token)

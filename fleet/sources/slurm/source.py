@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
 from fleet.errors import UsageError
 from fleet.model import Inventory
@@ -57,13 +57,13 @@ class Slurm(Source):
         cluster = requested(options, environ)
         return (f"{self.name}:{cluster}", names_in(cluster)) if cluster else (self.scope(environ), names_in(None))
 
-    def run_of(self, environ: Mapping[str, str]) -> tuple[str | None, int]:
-        again, run = environ.get("SLURM_RESTART_COUNT", "0"), environ.get(RUN, "")
-        return run if is_run_id(run) else None, int(again) if again.isdecimal() else 0
+    def run_of(self, environ: MutableMapping[str, str]) -> tuple[str | None, int]:
+        run = environ.pop(RUN, "")
+        return run if is_run_id(run) else None, _restarts(environ)
 
     def requeued(self, environ: Mapping[str, str]) -> bool:
         most = environ.get(REQUEUES, "0")
-        return most.isdecimal() and self.run_of(environ)[1] < int(most)
+        return most.isdecimal() and _restarts(environ) < int(most)
 
     def ended(self, environ: Mapping[str, str], *, signalled: bool) -> JobEnd | None:
         return why_over(job_of(environ), signalled=signalled)
@@ -83,3 +83,8 @@ class Slurm(Source):
 
     def queue(self) -> Queue:
         return SlurmQueue()
+
+
+def _restarts(environ: Mapping[str, str]) -> int:
+    count = environ.get("SLURM_RESTART_COUNT", "0")
+    return int(count) if count.isdecimal() else 0

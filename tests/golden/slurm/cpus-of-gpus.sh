@@ -6,6 +6,5 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-gpu=8
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch --engine=deepspeed --nnodes=2 train.py
+FLEET_CLAIMS=RUN exec fleet --on slurm launch --engine=deepspeed --nnodes=2 train.py

@@ -5,6 +5,5 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gres=gpu:8
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch --nnodes=2:4 --max-restarts=3 train.py
+FLEET_CLAIMS=RUN exec fleet --on slurm launch --nnodes=2:4 --max-restarts=3 train.py

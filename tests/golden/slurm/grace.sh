@@ -6,6 +6,5 @@
 #SBATCH --time=1-00
 #SBATCH --signal=TERM@150
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch --grace=120.0 train.py
+FLEET_CLAIMS=RUN exec fleet --on slurm launch --grace=120.0 train.py

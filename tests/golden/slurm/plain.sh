@@ -7,6 +7,5 @@
 #SBATCH --gres=gpu:8
 #SBATCH --time=20:00:00
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch train.py --lr 1e-4
+FLEET_CLAIMS=RUN exec fleet --on slurm launch train.py --lr 1e-4

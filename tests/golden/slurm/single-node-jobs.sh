@@ -20,6 +20,5 @@ if [ "$SLURM_ARRAY_TASK_ID" != 0 ]; then # holds its node until a step of task 0
     while step || { sleep 15; step; }; do sleep 5; done
     exit 0
 fi
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch train.py
+FLEET_CLAIMS=RUN exec fleet --on slurm launch train.py

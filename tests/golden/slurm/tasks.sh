@@ -8,6 +8,5 @@
 #SBATCH --mem=0
 #SBATCH --exclusive
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch --nproc-per-node=8 train.py
+FLEET_CLAIMS=RUN exec fleet --on slurm launch --nproc-per-node=8 train.py

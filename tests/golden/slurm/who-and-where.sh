@@ -12,6 +12,5 @@
 #SBATCH --exclude=n3
 #SBATCH --mail-type=END
 # made by fleet; it runs under plain sbatch, too
-export FLEET_CLAIMS=RUN
 # exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM
-exec fleet --on slurm launch --module pkg.train 'a b' 'it'"'"'s'
+FLEET_CLAIMS=RUN exec fleet --on slurm launch --module pkg.train 'a b' 'it'"'"'s'

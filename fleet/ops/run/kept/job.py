@@ -98,19 +98,6 @@ def has_ended(folder: Path) -> bool:
     return "exit_code" in summary and ("error" in summary or stored(str, summary, "end", "by") != "queue")
 
 
-def was_cancelled(folder: Path) -> bool:
-    """Returns whether the recorded end is that the queue cancelled the run's job."""
-    summary = read_object(folder / SUMMARY)
-    by_queue = stored(str, summary, "end", "by") == "queue" and "error" in summary
-    return by_queue and summary.get("exit_code") == EXIT_INTERRUPTED
-
-
-def next_attempt(folder: Path) -> int | None:
-    """Returns the number of the next attempt, for a job that its queue starts again; None if the run has ended. A run
-    has no recorded end if its node was lost, or slurmctld had forgotten the job."""
-    return None if has_ended(folder) else RunFolder(folder).attempt + 1
-
-
 @dataclass
 class Asking:
     """Queries the queue for a job, no more often than its site allows. last: the last known answer. doubted: the last

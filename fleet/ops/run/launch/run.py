@@ -69,12 +69,11 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 def claim(plan: Plan) -> RunFolder:
     """Claims the folder of a run that a queue was given: what it holds stays."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
-    if not folder.held:
-        if not folder.hold(HANDOVER_SECONDS):
-            raise led_already(folder)
-        if has_ended(folder.path):  # a queue began the job again, while the process before this one led the run
-            folder.release()
-            raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}")
+    if not folder.held and not folder.hold(HANDOVER_SECONDS):
+        raise led_already(folder)
+    if has_ended(folder.path):  # a queue began the job again, while the process before this one led the run
+        folder.release()
+        raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}")
     folder.begin(plan.attempt)
     (folder.path / SUMMARY).unlink(missing_ok=True)  # another attempt follows, or may follow
     return folder
