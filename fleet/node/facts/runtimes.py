@@ -58,13 +58,12 @@ def output(
     except OSError as error:
         return SILENT, "", str(error)
     texts: dict[Any, str] = {}
-    streams: Any = (child.stdout, child.stderr)
 
     def read(stream: "Any") -> None:
         with stream:
             texts[stream] = stream.read(OUTPUT_LIMIT).decode("utf-8", "replace")
 
-    readers = [start_thread(read, stream) for stream in streams]
+    readers = [start_thread(read, stream) for stream in (child.stdout, child.stderr)]
     try:
         status = child.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:

@@ -168,8 +168,10 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
 
 def container(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
     tools.activated.wait()
-    image = spec["container"]
-    return {"container": runtimes.find(image, tools.env, spec.get("workdir")) or {"runtime": None, "image": image}}
+    return {
+        "container": runtimes.find(spec["container"], tools.env, spec.get("workdir"))
+        or {"runtime": None, "image": spec["container"]}
+    }
 
 
 def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
