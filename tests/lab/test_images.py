@@ -99,7 +99,7 @@ def test_of_a_host_past_a_podman_that_hangs_and_a_host_without(lab: VirtualLab, 
     without(lab)
     one, two, three, four = lab.names
     refused = sync(lab, NAME, "--from", one)
-    assert refused["error"]["message"] == f"podman does not have image {NAME}"
+    assert refused["error"]["message"] == f"host {one}: podman does not have image {NAME}"
     lab.sh(one, f"echo x > /tmp/x; tar -C /tmp -c x | podman import -q - {NAME}")
     lab.sh(three, "mkdir -p /usr/local/bin; printf '#!/bin/sh\\nsleep 600\\n' >/usr/local/bin/podman")
     lab.sh(three, "chmod +x /usr/local/bin/podman")
