@@ -88,7 +88,7 @@ def test_an_image_is_sent_once_and_check_compares_it(lab: VirtualLab, head: dict
 def test_an_archive(lab: VirtualLab, head: dict[str, str], tmp_path: Path, kind: str) -> None:
     without(lab)
     archive = tmp_path / "train.tar"
-    argv = ["podman", "save", "-q", "--format", kind, "-o", archive, NAME]
+    argv = ["podman", "save", "-q", "--format", kind, "-o", str(archive), NAME]
     subprocess.run(argv, env=os.environ | head, check=True, capture_output=True)
     assert states(sync(lab, str(archive))) == ["loaded"] * 4
     assert states(sync(lab, str(archive))) == ["there"] * 4
