@@ -41,7 +41,9 @@ VERB_GROUPS: dict[str, dict[str, Verb]] = {
     "Every day": {
         "exec": Verb("fleet.cli.verbs.exec:exec_", "Run a command on every host.", ("exec",)),
         "sync": Verb(
-            "fleet.cli.files.sync:sync", "Code, data or wheels to every host.", ("sync", "sync_data", "sync_wheels")
+            "fleet.cli.files.sync:sync",
+            "Code, data or wheels to every host.",
+            ("sync", "sync_data", "sync_image", "sync_wheels"),
         ),
         "launch": Verb(
             "fleet.cli.run.launch:launch",
