@@ -118,7 +118,7 @@ class Workdir:
         """Returns where the script lies, or would lie; None for a module that is not found."""
         if self.module:
             return self.tools.module(self.script, self.path)
-        found = self.tools.tool(self.script, env=self.tools.environment()[1]) if self.program else None
+        found = self.tools.executable(self.script) if self.program else None
         return found or os.path.join(self.path, self.script)
 
 
