@@ -2,8 +2,8 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it report all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; "packages": of those to report, all where it is not there; "way": see
-facts/way.py; "health": true has it ask for all that the driver
+"modules": names of those to import; "packages": of those to report, all where it is not there; "container": an
+image to look for; "way": see facts/way.py; "health": true has it ask for all that the driver
 knows of the GPUs, NVLinks and the kernel's log, too; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
@@ -29,7 +29,7 @@ from fleet.node.base.gather import begin, finish, gather
 from fleet.node.base.types import Any, Step
 from fleet.node.base.wire import send_json
 from fleet.node.delivery.sync_state import changed_data, delivery, half_delivered
-from fleet.node.facts import gpus
+from fleet.node.facts import gpus, runtimes
 from fleet.node.facts.network import infiniband, interfaces
 from fleet.node.facts.system import disk, hardware, limits, own_disk, system
 from fleet.node.facts.tools import Tools, driver
@@ -160,9 +160,16 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("compilers", None, tools.compilers),
         ("nccl", None, tools.nccl),
         ("data files", None, changed_data),
+        ("container", "container", lambda: container(spec, tools)),
         ("imports", "modules", lambda: tools.imports(spec["modules"])),
     ]
     return [(name, function) for name, needed, function in every if needed is None or spec.get(needed)]
+
+
+def container(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
+    tools.activated.wait()
+    image = spec["container"]
+    return {"container": runtimes.find(image, tools.env, spec.get("workdir")) or {"runtime": None, "image": image}}
 
 
 def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":

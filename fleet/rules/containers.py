@@ -1,0 +1,53 @@
+"""The container image of the inventory: the runtime that has it, and the image's id on all hosts."""
+
+from __future__ import annotations
+
+import shlex
+
+from fleet.errors import Reason
+from fleet.node.facts.runtimes import file_runtime
+from fleet.rules.rule import Rule, Sentence, View
+
+
+def runtime(view: View) -> Sentence | None:
+    found = view.get("container")
+    if not found or found["runtime"]:
+        return None
+    image = found["image"]
+    remedy = f"install {file_runtime(image)} there" if file_runtime(image) else "there: apt install podman crun"
+    return Sentence(f"there is no container runtime for image {image}", remedy)
+
+
+def silent(view: View) -> Sentence | None:
+    found = view.get("container")
+    if not found or not found["runtime"] or "id" in found:
+        return None
+    return Sentence(Reason(f"{found['runtime']} does not answer: ") + Reason.of_node(found.get("why") or ""))
+
+
+def missing(view: View) -> Sentence | None:
+    found = view.get("container")
+    if not found or found.get("id", "not known"):
+        return None
+    argv = ["fleet", "sync", "--image", found["image"]]
+    return Sentence(f"{found['runtime']} does not have image {found['image']}", shlex.join(argv))
+
+
+def image_id(view: View) -> tuple[str, str] | None:
+    found = view.get("container") or {}
+    return (found["image"], found["id"]) if found.get("id") else None
+
+
+RULES = (
+    Rule("container-runtime", runtime, "clear", "the container runtime", "there: apt install podman crun"),
+    Rule(
+        "container-silent",
+        silent,
+        "clear",
+        "the container runtime",
+        "try it there by hand: podman images, or docker images; often its storage or its daemon hangs",
+        "warning",
+    ),
+    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' brings it"),
+    Rule("container-image", image_id, "digest", "the container image", "'fleet sync --image IMAGE' makes it the same"),
+)
