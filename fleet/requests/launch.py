@@ -223,8 +223,8 @@ class Launch(OfRun):
             typed = f"fleet launch --sync --max-delete=all {self.script}"
             raise OptionError("max_delete", "has a meaning with --sync only", typed)
         if self.container and self.wheels:
-            hint = "build an image that has them, or leave out --wheels"
-            raise UsageError("--wheels installs into the node's Python, and --container runs an image's", hint=hint)
+            why = "--wheels installs into the node's Python, and --container runs an image's"
+            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
         try:
             image(self.container or "none")
         except FieldError as misfit:

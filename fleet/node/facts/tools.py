@@ -24,6 +24,7 @@ READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
 INSIDE_SECONDS = 60
+NOT_STARTED = (125, 126, 127)  # exit codes of a runtime's client
 # whatever becomes of the client, no program of ours stays in a container
 ENDS = "import faulthandler; faulthandler.dump_traceback_later(%d, exit=True)\n" % INSIDE_SECONDS
 WHICH = "import shutil, sys; print(shutil.which(sys.argv[1]) or '')"
@@ -82,7 +83,10 @@ class Tools:
         command = client(found, list(self.spec.get("container_args") or ()), None, mounts, [])
         command += inside([*argv[:2], ENDS + argv[2], *argv[3:]], self.spec.get("python"), folder)
         with sealed(given, folder if mounts else "/", 0o077, -1) as stdin:
-            return run(command, dict(os.environ), None, stdin)
+            status, out, err = run(command, dict(os.environ), None, stdin)
+        if status in NOT_STARTED:
+            raise OSError(last_line(err))
+        return status, out, err
 
     def executable(self, name: str) -> "str | None":
         """Returns the path of a program, where training finds it."""
