@@ -7,7 +7,7 @@ import os
 
 MODULES = (".py", ".so")  # how the names of files end that Python imports
 HOME = ".fleet"  # in the user's home; the user's alone
-RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
+RUNS, BUILDS, DATA, SOURCES, WHEELS, IMAGES = "runs", "builds", "data", "sources", "wheels", "images"
 IMPORTS = "imports.json"
 FETCHED = "brought"  # on the head
 HEALTH = "health"  # on the head: what checks have found of GPUs

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from fleet.errors import Reason
-from fleet.node.facts.runtimes import file_runtime
+from fleet.node.facts.runtimes import to_install
 from fleet.rules.rule import Rule, Sentence, View
 
 
@@ -13,16 +12,7 @@ def runtime(view: View) -> Sentence | None:
     found = view.get("container")
     if not found or found["runtime"]:
         return None
-    image = found["image"]
-    remedy = f"install {file_runtime(image)} there" if file_runtime(image) else "there: apt install podman crun"
-    return Sentence(f"there is no container runtime for image {image}", remedy)
-
-
-def silent(view: View) -> Sentence | None:
-    found = view.get("container")
-    if not found or not found["runtime"] or "id" in found:
-        return None
-    return Sentence(Reason(f"{found['runtime']} does not answer: ") + Reason.of_node(found.get("why") or ""))
+    return Sentence(f"there is no container runtime for image {found['image']}", to_install(found["image"]))
 
 
 def missing(view: View) -> Sentence | None:
@@ -42,7 +32,7 @@ RULES = (
     Rule("container-runtime", runtime, "clear", "the container runtime", "there: apt install podman crun"),
     Rule(
         "container-silent",
-        silent,
+        "container.why",
         "clear",
         "the container runtime",
         "try it there by hand: podman images, or docker images; often its storage or its daemon hangs",
