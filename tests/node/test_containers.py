@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fleet.node.base.processes import is_inside, own_pid
-from fleet.node.facts import containers
 from fleet.node.facts.containers import ENTER, client, inside, sealed
 from fleet.node.run.marks import limit_of, marked
 
@@ -37,9 +36,9 @@ TABLE = {
 
 @pytest.mark.parametrize(("runtime", "devices"), TABLE)
 def test_argv_of_each_runtime(runtime: str, devices: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers.os, "getuid", lambda: 1000)
-    monkeypatch.setattr(containers.os, "getgid", lambda: 100)
-    monkeypatch.setattr(containers.os.path, "exists", lambda path: devices)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgid", lambda: 100)
+    monkeypatch.setattr(os.path, "exists", lambda path: devices)
     found = {"runtime": runtime, "path": f"/usr/bin/{runtime}", "image": "train:1"}
     argv = client(found, OWN, "fleet-R-gpu01", MOUNTS, ["FLEET_RUN_ID=R"])
     assert " ".join(argv) == f"/usr/bin/{runtime} {TABLE[runtime, devices]}"

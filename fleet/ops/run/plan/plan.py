@@ -109,6 +109,7 @@ class Plan:
         plan = self.describe()
         for node in plan["hosts"].values():
             node.update({name: masked_argv(node[name]) for name in ("argv", "command")})
+        plan.update({name: masked_argv(plan[name]) for name in ("container_args",) if name in plan})
         return plan
 
     def lines(self) -> Iterator[Line]:
