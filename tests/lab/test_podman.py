@@ -35,7 +35,8 @@ def save(*_):
     print("saved", flush=True)
     sys.exit(0)
 if how == "save":
-    signal.signal(signal.SIGTERM, save)
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, save)
 print("sum", total.item(), os.environ.get("TOKEN"), os.getcwd(), oct(os.umask(0o22)), flush=True)
 dist.barrier()
 if how == "fails" and rank == 1:

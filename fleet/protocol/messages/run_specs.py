@@ -71,7 +71,7 @@ CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float
 
 
 class Container(TypedDict, total=False):
-    """What an engine runs in. image, args: as requested; the node finds runtime, path and id, see facts/runtimes.py."""
+    """Describes the container of an engine: image and args as requested; the node adds what facts/runtimes.py finds."""
 
     image: str
     args: list[str]
