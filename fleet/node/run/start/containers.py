@@ -11,7 +11,7 @@ from fleet.node.base.types import Any, Callable, Collection, run_specs
 from fleet.node.delivery.sync_state import deliveries
 from fleet.node.facts import runtimes
 from fleet.node.facts.containers import DAEMONS, client
-from fleet.protocol.state import NAME_CHARACTERS, RUN_MARK, SPEC
+from fleet.protocol.state import NAME_CHARACTERS, RUN_MARK, SPEC, is_run_id
 
 CLIENT_SECONDS, REMOVE_SECONDS = 2.0, 30.0
 
@@ -54,7 +54,7 @@ class Apart:
     @classmethod
     def of(cls, run: str) -> "Apart | None":
         """Returns that of a run of this node; None where it has none."""
-        folder = run_folder(run)
+        folder = run_folder(run) if is_run_id(run) else None
         found: Any = read_json(os.path.join(folder, SPEC)).get("container") if folder else None
         return cls(run, found) if is_apart(found) else None
 
