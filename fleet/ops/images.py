@@ -34,8 +34,8 @@ from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
 
 HERE = Inventory((Host("this machine", "localhost"),))
-OCI_NAME, DOCUMENT_BYTES = "org.opencontainers.image.ref.name", 1 << 20
-FILE, KIND = "image.tar", "image"
+OCI_NAME, DOCUMENT_BYTES, FILE, KIND = "org.opencontainers.image.ref.name", 1 << 20, "image.tar", "image"
+TEXT = "image: %s; would be sent by a chain of the hosts that do not have it, loaded, and verified by its id"
 WHAT = {"look": "looking for the image", "save": "saving the image", "load": "loading the image"}
 
 
@@ -53,9 +53,8 @@ def plan(inventory: Inventory, request: SyncImage, origin: Host | None) -> Image
     if not hosts.hosts:
         raise UsageError(f"host {inventory.names[0]} has it, no other is selected", hint="say who gets it: -w HOSTS")
     shown = {"image": request.image, "limit": request.limit, "from": origin and origin.name}
-    text = f"image: {request.image}; would be sent by a chain of the hosts that do not have it, loaded, and verified"
     rate = None if request.limit is None else parse_rate(request.limit)
-    return ImagePlan(hosts, request, shown, text, inventory.only([origin]) if origin else None, rate)
+    return ImagePlan(hosts, request, shown, TEXT % request.image, inventory.only([origin]) if origin else None, rate)
 
 
 def read_archive(path: Path) -> tuple[str, str]:

@@ -19,8 +19,9 @@ def missing(view: View) -> Sentence | None:
     found = view.get("container")
     if not found or found.get("id", "not known"):
         return None
-    argv = ["fleet", "sync", "--image", found["image"]]
-    return Sentence(f"{found['runtime']} does not have image {found['image']}", shlex.join(argv))
+    return Sentence(
+        f"{found['runtime']} does not have image {found['image']}", f"fleet sync --image {shlex.quote(found['image'])}"
+    )
 
 
 def image_id(view: View) -> tuple[str, str] | None:
@@ -37,6 +38,7 @@ RULES = (
         "the container runtime",
         "try it there by hand: podman images, or docker images; often its storage or its daemon hangs",
         "warning",
+        says="the container runtime does not answer: {value}",
     ),
     Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' brings it"),
     Rule("container-image", image_id, "digest", "the container image", "'fleet sync --image IMAGE' makes it the same"),

@@ -136,9 +136,10 @@ def sync(
         own = given["copy_unsafe_links"], yes, force, force_only, keep, refresh, *of_code.values()
         if any(value not in (None, False, ()) for value in (src, to, data, wheels, *own)):
             raise UsageError("--image goes with --limit and --from alone", hint="sync the rest by another command")
-        about = {"limit": given["limit"], "from_host": given["from_host"]}
-        shown = show_data if file_runtime(image) else show_image
-        return perform(lambda fleet: fleet.plan.sync_image(image=image, **about), shown, line=DataLine())
+        shown, limit, origin = show_data if file_runtime(image) else show_image, given["limit"], given["from_host"]
+        return perform(
+            lambda fleet: fleet.plan.sync_image(image=image, limit=limit, from_host=origin), shown, line=DataLine()
+        )
     if data and (src is not None or to is not None or wheels is not None):
         raise UsageError(
             "--data does not go together with SRC, --to or --wheels", hint="--data PATH:DEST says where it goes"

@@ -41,11 +41,6 @@ def file_runtime(image: str) -> "str | None":
     return FILES.get(os.path.splitext(image)[1])
 
 
-def file_path(image: str, workdir: "str | None") -> str:
-    """Returns where the plain file of an image is: from the workdir, where its path is relative."""
-    return os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
-
-
 def argv(name: str, path: str, what: str, **values: str) -> "list[str]":
     """Returns the argv of "version", "id", "list", "save", "load" or "tag" of a runtime. path: of its program. values:
     of `image`, `file`, `id`."""
@@ -56,19 +51,19 @@ def output(
     command: "list[str]", seconds: float = SECONDS, env: "Mapping[str, str] | None" = None
 ) -> "tuple[int, str, str]":
     """Returns (status, stdout, stderr) of a runtime. It is killed where it does not end in time: SILENT, and why."""
-    pipe = subprocess.PIPE
     try:
-        child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        child = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
     except OSError as error:
         return SILENT, "", str(error)
     texts: dict[Any, str] = {}
-    streams: Any = (child.stdout, child.stderr)
 
     def read(stream: "Any") -> None:
         with stream:
             texts[stream] = stream.read(OUTPUT_LIMIT).decode("utf-8", "replace")
 
-    readers = [start_thread(read, stream) for stream in streams]
+    readers = [start_thread(read, stream) for stream in (child.stdout, child.stderr)]
     try:
         status = child.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
@@ -77,15 +72,14 @@ def output(
         return SILENT, "", "no answer within %d s" % SECONDS
     for reader in readers:
         reader.join(1.0)  # a child of its own may hold them open
-    out, err = [texts.get(stream, "") for stream in streams]
-    return status, out, err
+    return status, texts.get(child.stdout, ""), texts.get(child.stderr, "")
 
 
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
     """Returns {"id": hex}, {"id": None} where the runtime does not have the image, or {"why": text} where that is not
     known."""
     if file_runtime(image):
-        file = file_path(image, workdir)
+        file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
         return {"id": file_digest(file) if os.path.exists(file) else None}
     until = time.monotonic() + SECONDS
     status, out, err = output(argv(name, path, "id", image=image), SECONDS, env)
