@@ -104,7 +104,7 @@ def remains(lab: VirtualLab) -> str:
     return "".join(lab.sh(host, line) for host in lab.names)
 
 
-def marked(folder: Path) -> "dict[int, int]":
+def marked(folder: Path) -> dict[int, int]:
     """Returns the processes of its run, in whatever pid namespace."""
     (run,) = [path.name for path in folder.glob("runs/*-*")]
     return with_env("FLEET_RUN_ID", run)
