@@ -16,6 +16,7 @@ WAITING = "waiting"  # on the head: launches that wait for hosts, in order of ar
 DELIVERIES = "deliveries"  # on the head: what it delivered last of each
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
+RUN_MARK = "FLEET_RUN_ID"  # in the environment of all processes of a run
 SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 METRICS = "metrics.jsonl"  # it comes to the head as a log does
