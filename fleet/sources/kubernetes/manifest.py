@@ -124,14 +124,16 @@ def job(ask: Manifest) -> list[Object]:
 
 def trainjob(ask: Manifest) -> list[Object]:
     """Returns a TrainJob, and a runtime of its own: what a TrainJob may change of a cluster's differs by version."""
-    given = [f"--master-port={ask.port}"] if ask.port else []  # the operator's is fixed
+    counted = {"numProcPerNode": ask.ranks} if isinstance(ask.ranks, int) else {}
+    given = [f"--master-port={ask.port}"] if ask.port else []  # the operator's is fixed, and its ranks are a number
+    given += [] if counted else [f"--nproc-per-node={ask.ranks}"]
     template = _template(ask)
     template["spec"]["containers"][0]["args"][:0] = given
-    policy = {"numNodes": ask.nodes, "torch": {"numProcPerNode": ask.ranks}}
+    policy = {"numNodes": ask.nodes, "torch": Object()}
     runtime = {"mlPolicy": policy, "template": {"spec": _jobset(ask, template, TRAINER)}}
     named = {"name": ask.name, "labels": {LABEL: ask.name}}
     of_runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": ask.name}
-    spec = {"runtimeRef": of_runtime, "trainer": {"numNodes": ask.nodes}}
+    spec = {"runtimeRef": of_runtime, "trainer": {"numNodes": ask.nodes, **counted}}
     version = "trainer.kubeflow.org/v1alpha1"
     return [
         {"apiVersion": version, "kind": "TrainingRuntime", "metadata": named, "spec": runtime},
