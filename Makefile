@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what the head and the lab need
 DEBIAN := python3 python3-venv openssh-client openssh-server rsync iproute2 util-linux procps iputils-ping
 # what the tests compare with and compile with, and what `make bench` runs side by side
-DEBIAN_TEST := $(DEBIAN) pdsh sshpass dropbear-bin g++ python3-dev git zsh fish tcsh busybox sudo strace nftables slurm-wlm munge
+DEBIAN_TEST := $(DEBIAN) pdsh sshpass dropbear-bin g++ python3-dev git zsh fish tcsh busybox sudo strace nftables slurm-wlm munge podman crun
 DEBIAN_BENCH := $(DEBIAN_TEST) clustershell taktuk
 
 help:  ## shows this

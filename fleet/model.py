@@ -25,7 +25,7 @@ class Host:
     slots: ranks a node runs by default; None means one per GPU, else 1. devices: GPU indexes a selection
     left to this node, None for all. python: the training interpreter. activate: a shell line run before
     commands. workdir: where code lives. env: variables for everything run there. ignore: the ids of rules that do
-    not judge it, with commas between.
+    not judge it, with commas between. container: the image that training runs in, or its file.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Host:
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     ignore: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,27 @@ class Broadcasted:
 
 
 @dataclass(frozen=True)
+class HasImage:
+    """Describes what a host's runtime has: the id of the image of that name, null where it is missing. state: "there",
+    "loaded", "stored" (it has the image under another name) or "missing"."""
+
+    runtime: str
+    id: str | None
+    state: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """Describes an image. id: the sha256 of its configuration. sent: the bytes that left the source. source: the host
+    that had it."""
+
+    image: str
+    id: str
+    sent: int = 0
+    source: str | None = where_known("from")
+
+
+@dataclass(frozen=True)
 class HasWheels:
     """Describes a host's interpreter, and its wheels: name -> "installed", "there", ..."""
 

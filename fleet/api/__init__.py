@@ -71,6 +71,7 @@ class Fleet(Hosts):
     exec = _at_once(Plans.exec, Planned.run)
     sync = _at_once(Plans.sync, Planned.run)
     sync_data = _at_once(Plans.sync_data, Planned.run)
+    sync_image = _at_once(Plans.sync_image, Planned.run)
     sync_wheels = _at_once(Plans.sync_wheels, Planned.run)
     check = _at_once(Plans.check, _checked)
     kill_port = _at_once(Plans.kill_port, Planned.run)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fleet.api.asks import asks
 from fleet.api.hosts import Hosts, Planned
 from fleet.errors import UsageError
-from fleet.model import Report
+from fleet.model import Host, Report
 from fleet.ops.plans import Plan, RequestPlan
 from fleet.requests.hosts import Build, Check, Exec, KillPort, SetupSsh
 from fleet.requests.launch import Launch
 from fleet.requests.runs import Attach, Forget, Get, Logs, Ps, Stacks, Stop, Top
-from fleet.requests.sync import Sync, SyncData, SyncWheels
+from fleet.requests.sync import Sync, SyncData, SyncImage, SyncWheels
 from fleet.runtime import Runtime
 from fleet.transport import DEFAULT as SSH
 
@@ -68,7 +68,6 @@ class Plans:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
         from_host: the host that has PATH, instead of this machine; all others get it. force, keep, copy_unsafe_links:
         as of sync()."""
-        from fleet.inventory.select import select
         from fleet.ops import broadcast
 
         request = SyncData(
@@ -79,13 +78,25 @@ class Plans:
             keep=keep,
             copy_unsafe_links=copy_unsafe_links,
         )
-        origin = None
-        if from_host is not None:
-            having = select(self.of.everyone, from_host, None, "--from").hosts
-            if len(having) > 1:
-                raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has the data")
-            origin = having[0]
-        return self.do(broadcast.plan(self.of.inventory, request, origin), broadcast.run)
+        return self.do(broadcast.plan(self.of.inventory, request, self._origin(from_host)), broadcast.run)
+
+    def _origin(self, from_host: str | None) -> Host | None:
+        from fleet.inventory.select import select
+
+        having = select(self.of.everyone, from_host, None, "--from").hosts if from_host is not None else (None,)
+        if len(having) > 1:
+            raise UsageError(f"--from {from_host!r} is {len(having)} hosts", hint="name the one that has it")
+        return having[0]
+
+    @asks(SyncImage)
+    def sync_image(self, request: SyncImage) -> Planned:
+        """Bring a container image to every host's podman or docker."""
+        from fleet.node.facts.runtimes import file_runtime
+        from fleet.ops import images
+
+        if file_runtime(request.image):
+            return self.sync_data(request.image, limit=request.limit, from_host=request.from_host)
+        return self.do(images.plan(self.of.inventory, request, self._origin(request.from_host)), images.run)
 
     @asks(SyncWheels)
     def sync_wheels(self, request: SyncWheels) -> Planned:

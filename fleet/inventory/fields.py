@@ -22,6 +22,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_NAME = 253  # what DNS allows a host name
 MAX_SLOTS = 4096
 MAX_TEXT = 4096
+MAX_IMAGE = 512
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
 _HOSTNAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -184,6 +185,13 @@ def _rules(text: str) -> str:
     return ",".join(one(part.strip()) for part in text.split(","))
 
 
+def image(text: str) -> str:
+    """Returns the name of a container image, or the path of its file. Raises FieldError."""
+    if text.startswith("-") or not text.isprintable() or re.search(r"\s", text) or not 0 < len(text) <= MAX_IMAGE:
+        raise FieldError(f"{shown(text)} is not a container image", "for instance pytorch:24.05, or train.sif")
+    return text
+
+
 def _host_key(text: str) -> str:
     return _fingerprint(text).rstrip("=")
 
@@ -233,6 +241,11 @@ FIELDS = {
         _rules,
         "[gpu-power-cap, kernel]",
         "[rules](rules.md) that do not judge it: shown as silenced; what protects runs and code cannot be",
+    ),
+    "container": Field(
+        image,
+        "pytorch:24.05",
+        "the image that training runs in, or its `.sif` or `.sqsh` file; `fleet check` compares it across hosts",
     ),
 }
 HOST_KEYS = (*FIELDS, "env")

@@ -43,7 +43,12 @@ def training(inventory: Inventory, host: Host) -> Training:
 def probe_specs(inventory: Inventory, request: Check) -> dict[str, dict[str, Any]]:
     """Returns host name -> the spec of its probe."""
     common = {"deadline": request.timeout, "modules": list(engine(request.engine).modules)}
-    return {host.name: {**training(inventory, host), **common} for host in inventory.hosts}
+    return {host.name: {**training(inventory, host), **inside(host), **common} for host in inventory.hosts}
+
+
+def inside(host: Host) -> dict[str, Any]:
+    """Returns what differs where training runs in a container: `python` and `activate` are the node's own."""
+    return {"container": host.container, "python": None, "activate": None} if host.container else {}
 
 
 def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:

@@ -10,6 +10,7 @@ from fleet.protocol.state import (
     DATA,
     DATA_STATE,
     HOME,
+    IMAGES,
     IMPORTS,
     LEASE,
     LOCK,
@@ -42,6 +43,10 @@ FOLDERS = (
         f"~/{HOME}/{WHEELS}/",
         "wheels that were sent here (`SET-HEAD/`), which of them were verified, and which an install began and did "
         "not (`verified/`), locks of installs",
+    ),
+    (
+        f"~/{HOME}/{IMAGES}/",
+        "archives of container images: sent here and not loaded yet, or saved here and not sent yet",
     ),
     (f"~/{HOME}/{IMPORTS}", "JSON: digests of what interpreters could import, so that preflight need not try it again"),
     (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),

@@ -7,7 +7,7 @@ import os
 
 MODULES = (".py", ".so")  # how the names of files end that Python imports
 HOME = ".fleet"  # in the user's home; the user's alone
-RUNS, BUILDS, DATA, SOURCES, WHEELS = "runs", "builds", "data", "sources", "wheels"
+RUNS, BUILDS, DATA, SOURCES, WHEELS, IMAGES = "runs", "builds", "data", "sources", "wheels", "images"
 IMPORTS = "imports.json"
 FETCHED = "brought"  # on the head
 HEALTH = "health"  # on the head: what checks have found of GPUs
@@ -16,6 +16,7 @@ WAITING = "waiting"  # on the head: launches that wait for hosts, in order of ar
 DELIVERIES = "deliveries"  # on the head: what it delivered last of each
 
 # in RUNS/RUN, or RUNS/RUN@NODE where nodes share a home
+RUN_MARK = "FLEET_RUN_ID"  # in the environment of all processes of a run
 SCOPE = "FLEET_SCOPE"  # in the environment of all that a job of a scheduler holds
 SPEC, STATUS, PID, NODE_LOG = "spec.json", "status.json", "pid", "node.log"
 METRICS = "metrics.jsonl"  # it comes to the head as a log does

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fleet.errors import UsageError
-from fleet.inventory.fields import MAX_SLOTS, instead_of_variable
+from fleet.inventory.fields import MAX_SLOTS, FieldError, image, instead_of_variable
+from fleet.model import Host
 from fleet.requests.request import OptionError, number, option, within
 from fleet.requests.runs import NAMED, OfRun
 from fleet.requests.variables import check_variable
@@ -92,6 +93,20 @@ class Launch(OfRun):
         "Training interpreter on the nodes [the host's python, else python3].",
         metavar="PATH",
         daily=True,
+        section=RUNS,
+    )
+    container: str | None = option(
+        None,
+        "Run the engine in a container of this image on each node [the host's container].",
+        metavar="IMAGE",
+        daily=True,
+        section=RUNS,
+    )
+    container_args: Sequence[str] = option(
+        (),
+        "An option of the container runtime's own; write --container-arg=--OPTION.",
+        "--container-arg",
+        metavar="ARG",
         section=RUNS,
     )
     engine_args: Sequence[str] = option(
@@ -207,6 +222,13 @@ class Launch(OfRun):
         if self.max_delete is not None and not self.sync:
             typed = f"fleet launch --sync --max-delete=all {self.script}"
             raise OptionError("max_delete", "has a meaning with --sync only", typed)
+        if self.container and self.wheels:
+            why = "--wheels installs into the node's Python, and --container runs an image's"
+            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
+        try:
+            image(self.container or "none")
+        except FieldError as misfit:
+            raise OptionError("container", str(misfit), "fleet launch --container pytorch:24.05 train.py") from None
         if 0 < self.sample < 0.5:
             raise OptionError("sample", f"{self.sample:g}: must be 0, or 0.5 or more")
         if self.keep_env and not self.clean_env:
@@ -219,6 +241,15 @@ class Launch(OfRun):
             for name, value in (getattr(self, set_by) or {}).items():
                 check_variable(set_by, name, value)
         _ = self.nodes, self.ranks
+
+    def image_of(self, host: Host) -> str | None:
+        """Returns the image of the host's container; None: it runs in none."""
+        return self.container or host.container
+
+    def training_of(self, host: Host) -> tuple[str | None, str | None]:
+        """Returns (python, activate). Those of the inventory are the node's own, which a container does not have."""
+        own = (None, None) if self.image_of(host) else (host.python, host.activate)
+        return self.python or own[0], own[1]
 
     @property
     def delivers(self) -> list[str]:

@@ -8,10 +8,18 @@ from dataclasses import MISSING, dataclass, field
 from typing import Literal
 
 from fleet.errors import UsageError
+from fleet.inventory.fields import FieldError
+from fleet.inventory.fields import image as image_of
 from fleet.requests.request import HELP, METAVAR, SECTION, OptionError, Request, option, within
 
 IMPORT_SECONDS = 120.0
-CODE, OWN, DATA, WHEELS = "Code", "What is the nodes' own", "Data", "Wheels"  # sections of its help
+CODE, OWN, DATA, IMAGES, WHEELS = (
+    "Code",
+    "What is the nodes' own",
+    "Data",
+    "Container images",
+    "Wheels",
+)  # sections of its help
 
 
 def _consent(force: bool | Sequence[str], keep: bool) -> None:
@@ -90,11 +98,14 @@ class SyncData(Request):
         section=DATA,
     )
     limit: str | None = option(
-        None, "With --data: what may leave its source, 100MB or 200mbit a second.", metavar="RATE", section=DATA
+        None,
+        "With --data, --image: what may leave its source, 100MB or 200mbit a second.",
+        metavar="RATE",
+        section=DATA,
     )
     from_host: str | None = option(
         None,
-        "With --data: PATH is that host's; all others get it, past this machine.",
+        "With --data, --image: PATH, or the image, is that host's; all others get it, past this machine.",
         "--from",
         metavar="HOST",
         completes="nodeset",
@@ -108,6 +119,37 @@ class SyncData(Request):
         if not self.data:
             raise OptionError("data", "names nothing", "fleet sync --data PATH[:DEST]")
         _consent(self.force, self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncImage(Request):
+    """Bring a container image to every host: the name of one that this machine's podman or docker has, an archive that
+    they saved, FILE.tar, or a .sif or .sqsh file, which goes as data.
+
+    limit, from_host: as of SyncData."""
+
+    image: str = option(
+        MISSING,
+        "Instead of code: a container image, loaded where podman or docker does not have it.",
+        metavar="NAME|FILE.tar",
+        completes="file",
+        section=IMAGES,
+    )
+    limit: str | None = None
+    from_host: str | None = None
+
+    @property
+    def is_archive(self) -> bool:
+        """Is true where `image` is a file that `save` of podman or docker has made."""
+        return self.image.endswith((".tar", ".tar.gz", ".tgz"))
+
+    def check(self) -> None:
+        try:
+            _ = self.is_archive or image_of(self.image)
+        except FieldError as error:
+            raise OptionError("image", error.message, error.hint) from None
+        if self.is_archive and self.from_host is not None:
+            raise UsageError("--from HOST takes the name of an image that it has", hint="on HOST: podman load -i FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

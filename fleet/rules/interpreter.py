@@ -20,6 +20,7 @@ REINSTALL = (
     "'fleet exec --env-of python -- python -c \"import torch\"' shows all of it: a library that is missing or "
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
 )
+IN_IMAGE = "build it into the image and 'fleet sync --image IMAGE', or name another interpreter of it by --python"
 LISTED = 4
 PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads without change
 
@@ -32,6 +33,8 @@ def broken(view: View) -> Sentence | None:
 def with_others(view: View, message: str, remedy: str) -> Sentence:
     """Adds the host's other interpreters: which they are, and the inventory's line for the first that has torch."""
     others: Sequence[View] = view.get("interpreters") or ()
+    if view.get("container"):
+        return Sentence(message, IN_IMAGE)
     if not others:
         return Sentence(message)
     fit = [one for one in others if one.get("torch")] or others

@@ -15,6 +15,7 @@ from fleet.inventory.nodeset import fold
 from fleet.model import Host, grouped
 from fleet.rules import (
     bench,
+    containers,
     devices,
     fitness,
     gpu_health,
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     *links.RULES,
     *neighbours.RULES,
     *interpreter.RULES,
+    *containers.RULES,
     *devices.RULES,
     *gpu_state.RULES,
     *gpu_health.RULES,
@@ -230,10 +232,12 @@ def _distinct(rule: Rule, values: Values) -> Iterable[Finding]:
 
 
 def _digest(rule: Rule, values: Values) -> Iterable[Finding]:
-    (usual, _), *rest = groups({name: value for name, value in values.items() if value}) or [("", [])]
-    for value, names in rest:
-        differs = f"{rule.what} differs: sha256 {value[:12]}, elsewhere sha256 {usual[:12]}"
-        yield rule.found(names, _of(names) + differs)
+    of_what = {name: value if isinstance(value, tuple) else ("", value) for name, value in values.items() if value}
+    for what, hosts in grouped((what, name) for name, (what, _) in of_what.items()).items():
+        (usual, _), *rest = groups({name: of_what[name][1] for name in hosts})
+        for value, names in rest:
+            differs = f"differs: sha256 {value[:12]}, elsewhere sha256 {usual[:12]}"
+            yield rule.found(names, _of(names) + " ".join(filter(None, (rule.what, what, differs))))
 
 
 def _partly(rule: Rule, values: Values) -> Iterable[Finding]:

@@ -77,7 +77,8 @@ class Rule:
     kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
     (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text on what is
     wrong, must be empty; a Sentence is one of its own. "somewhere": at least one host has it.
-    "distinct": no two hosts share it. "digest": those that have one have the same. "partly": true on all hosts, or on
+    "distinct": no two hosts share it. "digest": those that have one have the same;
+    of (NAME, digest), those of one name. "partly": true on all hosts, or on
     none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py;
     "slower", "unlike": rules/bench.py.
     what: the name of the fact in the message. says: the sentence of a "clear" one, in which {value} is the fact.

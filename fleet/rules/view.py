@@ -22,6 +22,7 @@ AFTER_ACTIVATE = (
     "environment",
     "network",
     "imports",
+    "container",
 )
 AFTER_PYTHON = ("imports",)
 AFTER_GPUS = ("gpu health", "nvlinks")

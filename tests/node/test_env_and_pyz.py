@@ -37,7 +37,7 @@ NOT_IN_CONTAINERS = {
         "share",
     ),
     *("no-preflight", "no-fold", "max-log", "sample", "flight-recorder", "ranks", "notify"),
-    *("clean-env", "keep-env", "env-expand", "no-python"),
+    *("clean-env", "keep-env", "env-expand", "no-python", "container", "container-arg"),
     *("rdzv-endpoint", "num-processes"),  # of other launchers, for a head
 }
 

@@ -184,8 +184,8 @@ def test_each_option_of_a_verb_is_a_field_with_its_default(verb: str) -> None:
             assert fields[name].default == (str(default) if isinstance(default, Path) else default), name
 
 
-def test_sync_is_three_requests_of_one_verb() -> None:
-    fields = {name for method in ("sync", "sync_data", "sync_wheels") for name in fields_of(method)}
+def test_sync_is_four_requests_of_one_verb() -> None:
+    fields = {name for method in ("sync", "sync_data", "sync_image", "sync_wheels") for name in fields_of(method)}
     assert set(options_of("sync")) == fields - {"source"} | {"src", "force_only", "wheels", "yes"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fleet.answers.sync import Broadcasted, Got, HasWheels, Mirrored, Received, Synced, Wheels
+from fleet.answers.sync import Broadcasted, Got, HasImage, HasWheels, Mirrored, Received, Synced, Wheels
 from fleet.cli.context import perform
 from fleet.cli.line.command import Verb, completed
 from fleet.cli.line.options import common_options, request_options, runs_dir_option
@@ -143,6 +143,17 @@ def show_wheels(report: Report) -> None:
         return f"{', '.join(parts)}, in {has.python}"
 
     write_grouped([r for r in report.results if r.read(HasWheels).wheels is not None], line)
+
+
+def show_image(report: Report) -> None:
+    """Prints what each host's runtime has now."""
+
+    def line(result: Result) -> str:
+        has = result.read(HasImage)
+        what = f"loaded into {has.runtime}" if has.state == "loaded" else f"nothing to do, {has.runtime} has it"
+        return f"{what}, id {(has.id or '')[:12]}"
+
+    write_grouped((result for result in report.results if result.ok), line)
 
 
 # -- and back again

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from fleet.answers.sync import Mirrored, Synced
-from fleet.cli.context import Part, ask, run_parts, the_fleet
-from fleet.cli.files.data import DataLine, show_data, show_wheels, warn_of_own, warn_of_source
+from fleet.cli.context import Part, ask, perform, run_parts, the_fleet
+from fleet.cli.files.data import DataLine, show_data, show_image, show_wheels, warn_of_own, warn_of_source
 from fleet.cli.inventory import load_inventory
 from fleet.cli.line.command import FleetOption, Verb, completed
 from fleet.cli.line.line import settings_of
@@ -20,7 +20,8 @@ from fleet.cli.screen.output import clean, detail, fold, groups_by, inform, writ
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import InventoryError, UsageError
 from fleet.model import Inventory, Report, Result
-from fleet.requests.sync import CODE, DATA, OWN, WHEELS, Sync, SyncData, SyncWheels
+from fleet.node.facts.runtimes import file_runtime
+from fleet.requests.sync import CODE, DATA, IMAGES, OWN, WHEELS, Sync, SyncData, SyncImage, SyncWheels
 from fleet.rules.units import counted, size_text
 
 
@@ -70,9 +71,10 @@ class SyncVerb(Verb):
         "fleet sync src --to '~/work/src'",
         "fleet sync --data /data/imagenet:/data/",
         "fleet sync --data checkpoints/last.pt --from gpu01",
+        "fleet sync --image train:1",
         "fleet sync --wheels requirements.txt",
     ),
-    sections=(CODE, OWN, DATA, WHEELS, "Questions"),
+    sections=(CODE, OWN, DATA, IMAGES, WHEELS, "Questions"),
 )
 @click.argument("src", required=False, shell_complete=completed("file"))
 @request_options(Sync, "to", "force")
@@ -87,6 +89,7 @@ class SyncVerb(Verb):
 @request_options(Sync, "keep", "delete_excluded", "max_delete", "all", "copy_unsafe_links", "source_id")
 @request_options(SyncWheels, "yes")
 @request_options(SyncData, "data", "from_host", "limit")
+@request_options(SyncImage, "image")
 @click.option(
     "--wheels",
     cls=FleetOption,
@@ -105,6 +108,7 @@ def sync(
     keep: bool,
     yes: bool,
     data: tuple[str, ...],
+    image: str | None,
     wheels: Path | None,
     refresh: bool,
     **given: Any,
@@ -121,9 +125,21 @@ def sync(
     take as long as one. Interrupted and run again, it sends what is missing. It never deletes. With --from HOST, PATH
     is that host's, below its workdir when it is relative, and no byte of it comes here.
 
+    --image NAME saves an image of this machine's podman or docker once, FILE.tar is such an archive; hosts that lack
+    it receive it as data, load it, and are compared by its id. A .sif or .sqsh file goes as data.
+
     Without any of these, what the inventory's `sync:` section names is carried: code, data, wheels, in that order. It
     asks before it first sends what lies outside the inventory's folder.
     """
+    of_code = {name: given[name] for name in ("delete_excluded", "max_delete", "all", "source_id")}
+    if image is not None:
+        own = given["copy_unsafe_links"], yes, force, force_only, keep, refresh, *of_code.values()
+        if any(value not in (None, False, ()) for value in (src, to, data, wheels, *own)):
+            raise UsageError("--image goes with --limit and --from alone", hint="sync the rest by another command")
+        shown, limit, origin = show_data if file_runtime(image) else show_image, given["limit"], given["from_host"]
+        return perform(
+            lambda fleet: fleet.plan.sync_image(image=image, limit=limit, from_host=origin), shown, line=DataLine()
+        )
     if data and (src is not None or to is not None or wheels is not None):
         raise UsageError(
             "--data does not go together with SRC, --to or --wheels", hint="--data PATH:DEST says where it goes"
@@ -132,7 +148,6 @@ def sync(
         raise UsageError("--wheels does not go together with SRC or --to", hint="they go into each host's 'python'")
     if (force_only or keep) and wheels is not None:
         raise UsageError("--force=PATTERN and --keep are for code and data: wheels replace no files")
-    of_code = {name: given[name] for name in ("delete_excluded", "max_delete", "all", "source_id")}
     if (data or wheels is not None) and any(value is not None and value is not False for value in of_code.values()):
         raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:

@@ -92,7 +92,20 @@ LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", 
 )
 @request_options(
     Launch,
-    *("clean_env", "keep_env", "workdir", "python", "engine_args", "sync", "wheels", "force", "max_delete", "as_there"),
+    *(
+        "clean_env",
+        "keep_env",
+        "workdir",
+        "python",
+        "container",
+        "container_args",
+        "engine_args",
+        "sync",
+        "wheels",
+        "force",
+        "max_delete",
+        "as_there",
+    ),
     *("wait", "detach", "lease", "grace", "node_timeout", "max_restarts", "spares", "notify"),
     wait={"is_flag": False, "type": patience},
 )

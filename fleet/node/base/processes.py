@@ -64,6 +64,16 @@ def status_of(pid: int, field: bytes, thread: str = "") -> "list[bytes]":
     return []
 
 
+def own_pid(pid: int) -> int:
+    """Returns the number by which a process knows itself: that of its own pid namespace, as a container has one."""
+    return int((status_of(pid, b"NSpid") or [b"%d" % pid])[-1])
+
+
+def is_inside(pid: int) -> bool:
+    """Is true for a process in a pid namespace below this one."""
+    return len(status_of(pid, b"NSpid")) > len(status_of(os.getpid(), b"NSpid"))
+
+
 def is_ours(pid: int) -> bool:
     """Returns whether a process runs as this program does: fleet acts on no data of another user's process."""
     return set(status_of(pid, b"Uid")[:2]) == {b"%d" % os.geteuid()}

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, boot_id, names_in, read_file, start_time, stuck
+from fleet.node.base.processes import below, boot_id, names_in, read_file, start_time, stuck, with_env
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -23,6 +23,7 @@ from fleet.protocol.state import (
     PID,
     PROTOCOL,
     RANK_WRAPPER,
+    RUN_MARK,
     RUNS,
     SPEC,
     STATUS,
@@ -264,8 +265,10 @@ def owners(folder: str) -> "list[dict[str, Any]]":
 
 def ranks_up(folder: str) -> int:
     """How many ranks live: an engine that restarts them leaves the records of those before them."""
-    found = below(who["pid"] for who in owners(folder)).items()
-    return sum(stat[0] not in (b"Z", b"X") and read_file("/proc/%d/comm" % pid) == RANK_WRAPPER for pid, stat in found)
+    found, spec = set(below(who["pid"] for who in owners(folder))), read_json(os.path.join(folder, SPEC))
+    if spec.get("container"):  # docker's are below its daemon
+        found.update(with_env(RUN_MARK, spec["run"]))
+    return sum(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER and start_time(pid) is not None for pid in found)
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":

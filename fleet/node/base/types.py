@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import code as code
     from fleet.protocol.messages import facts as facts
     from fleet.protocol.messages import give as give
+    from fleet.protocol.messages import images as images
     from fleet.protocol.messages import run as run
     from fleet.protocol.messages import run_specs as run_specs
     from fleet.protocol.messages import stacks as stacks
@@ -26,4 +27,4 @@ if TYPE_CHECKING:
     Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): its name, what it reports
 else:
     Any = BinaryIO = Callable = Collection = Iterable = Iterator = Mapping = Sequence = Step = None
-    build = chain = code = facts = give = run = run_specs = stacks = values = wheels = None
+    build = chain = code = facts = give = images = run = run_specs = stacks = values = wheels = None

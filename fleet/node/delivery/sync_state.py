@@ -157,7 +157,10 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
 
 
 def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
-    """Note what is at target: old and new mixed, or whole. meta: its state folder."""
+    """Note what is at target: old and new mixed, or whole. meta: its state folder. What fleet itself carries, and
+    removes once it is installed or loaded, is no data."""
+    if target.startswith(encode(os.path.realpath(below_home())) + b"/"):
+        return
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
     with suppress(OSError, Refused):  # a home that cannot be written: no warning is possible
         own_home(DATA)

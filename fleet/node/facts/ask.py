@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import start_thread
 from fleet.protocol.state import HOME, IMPORTS
 
@@ -171,10 +171,12 @@ os._exit(0)
 )
 
 
-def run(argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "tuple[int, str, str]":
+def run(
+    argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None, stdin: "Any" = subprocess.DEVNULL
+) -> "tuple[int, str, str]":
     """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
     pipe = subprocess.PIPE
-    child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=stdin, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
     errors = child.stderr
     texts: list[bytes] = []
@@ -197,7 +199,9 @@ def last_line(*texts: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def ask_interpreter(path: str, env: "dict[str, str]") -> "tuple[dict[str, Any] | None, str | None]":
+def ask_interpreter(
+    path: str, env: "dict[str, str]", run: "Callable[..., tuple[int, str, str]]" = run
+) -> "tuple[dict[str, Any] | None, str | None]":
     """(what ASK_PYTHON reports, None), or (None, why it does not work)."""
     status, out, err = 126, "", ""
     try:
@@ -208,7 +212,9 @@ def ask_interpreter(path: str, env: "dict[str, str]") -> "tuple[dict[str, Any] |
         return None, "%s: %s" % (path, reason or "said nothing, exit status %d" % status)
 
 
-def imports(path: str, env: "dict[str, str]", modules: "list[str]") -> "dict[str, str]":
+def imports(
+    path: str, env: "dict[str, str]", modules: "list[str]", run: "Callable[..., tuple[int, str, str]]" = run
+) -> "dict[str, str]":
     """Returns those of these modules that interpreter `path` cannot import, with the reason; modules that do not exist
     are left out."""
     try:

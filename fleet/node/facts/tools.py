@@ -11,8 +11,10 @@ from itertools import takewhile
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, values
+from fleet.node.facts import runtimes
 from fleet.node.facts.ask import FIND_MODULE, ask_interpreter, imports, last_line, run
-from fleet.node.facts.environment import enter, job_env
+from fleet.node.facts.containers import client, inside, sealed
+from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
@@ -21,6 +23,11 @@ GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
+INSIDE_SECONDS = 60
+NOT_STARTED = (125, 126, 127)  # exit codes of a runtime's client
+# whatever becomes of the client, no program of ours stays in a container
+ENDS = "import faulthandler; faulthandler.dump_traceback_later(%d, exit=True)\n" % INSIDE_SECONDS
+WHICH = "import shutil, sys; print(shutil.which(sys.argv[1]) or '')"
 NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
 
 
@@ -46,11 +53,53 @@ class Tools:
         self.spec = spec
         env = job_env(spec.get("workdir"), spec)
         self.env = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        self.activated = threading.Event()
+        self.activated, self.lock = threading.Event(), threading.Lock()
+        self.found: dict[str, Any] | None = None
+
+    def container(self) -> "dict[str, Any] | None":
+        """Returns the runtime of the spec's image, and whether it has it: see runtimes.find(). None without one."""
+        self.activated.wait()
+        image = self.spec.get("container")
+        with self.lock:
+            if image and self.found is None:
+                none = {"runtime": None, "image": image}
+                self.found = runtimes.find(image, self.env, self.spec.get("workdir")) or none
+        return self.found
+
+    def lacks_image(self) -> bool:
+        """Is true where nothing is known of what is in the container."""
+        found = self.container()
+        return found is not None and not found.get("id")
+
+    def run(self, argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "tuple[int, str, str]":
+        """Returns what run() does of [an interpreter, "-c", ...]: in the container, if there is one."""
+        found = self.container()
+        if found is None:
+            return run(argv, env, cwd)
+        folder = working_folder(self.spec.get("workdir"))
+        mounts = [folder] if folder != "/" and os.path.isdir(folder) else []
+        names = (*(self.spec.get("env") or ()), *(self.spec.get("env_expand") or ()))
+        given = {os.fsencode(name): os.fsencode(env[name]) for name in names if name in env}
+        command = client(found, list(self.spec.get("container_args") or ()), None, mounts, [])
+        command += inside([*argv[:2], ENDS + argv[2], *argv[3:]], self.spec.get("python"), folder)
+        with sealed(given, folder if mounts else "/", 0o077, -1) as stdin:
+            status, out, err = run(command, dict(os.environ), None, stdin)
+        if status in NOT_STARTED:
+            raise OSError(last_line(err))
+        return status, out, err
+
+    def executable(self, name: str) -> "str | None":
+        """Returns the path of a program, where training finds it."""
+        path, env = self.environment()
+        if self.container() is None:
+            return self.tool(name, env=env)
+        return last_line(self.run([path, "-c", WHICH, name], env)[1]) or None
 
     def environment(self) -> "tuple[str, dict[str, str]]":
         """Returns (path of the training interpreter, "" if there is none; the environment for it and its tools)."""
         self.activated.wait()
+        if self.spec.get("container"):
+            return self.spec.get("python") or "python3", self.env
         env = {os.fsencode(name): os.fsencode(value) for name, value in self.env.items()}
         path = os.fsdecode(enter(env, self.spec.get("python"), self.spec.get("workdir")))
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
@@ -117,7 +166,9 @@ class Tools:
 
     def python(self) -> "dict[str, Any]":
         path, env = self.environment()
-        found, error = ask_interpreter(path, env) if path else (None, self.missing())
+        if self.lacks_image():
+            return {}
+        found, error = ask_interpreter(path, env, self.run) if path else (None, self.missing())
         if found is None:
             answer = {"path": path or None, "version": None, "error": error}
             return {"python": answer, "torch": None, "deepspeed": None, "packages": {}}
@@ -126,14 +177,14 @@ class Tools:
 
     def imports(self, modules: "list[str]") -> "dict[str, Any]":
         path, env = self.environment()
-        return {"imports": imports(path, env, modules) if path else {}}
+        return {"imports": imports(path, env, modules, self.run) if path and not self.lacks_image() else {}}
 
     def module(self, name: str, workdir: str) -> "str | None":
         """Returns the file that `python -m name` would run in `workdir`, or the archive with it; None without
         one."""
         path, env = self.environment()
         try:  # in `workdir`, because PYTHONPATH may be relative
-            out = run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
+            out = self.run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
         except OSError:
             out = ""
         return (out.splitlines() or [""])[-1] or None

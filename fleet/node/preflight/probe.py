@@ -2,9 +2,9 @@
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
 has it report all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; "packages": of those to report, all where it is not there; "way": see
-facts/way.py; "health": true has it ask for all that the driver
-knows of the GPUs, NVLinks and the kernel's log, too; for a launch also
+"modules": names of those to import; "packages": of those to report, all where it is not there; "container": the
+image that training runs in, "container_args": of the runtime's own; "way": see facts/way.py; "health": true has it ask
+for all that the driver knows of the GPUs, NVLinks and the kernel's log, too; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
 "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
@@ -49,6 +49,7 @@ SYNC_WAIT = 5.0
 SHADOWS_MOST = 20
 # what else a script means that imports it, in addition to Python's own modules
 PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
+OF_THE_NODE = ("environment", "builds", "compilers", "nccl")  # that no process in a container meets
 UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these from Python
 
 
@@ -118,7 +119,7 @@ class Workdir:
         """Returns where the script lies, or would lie; None for a module that is not found."""
         if self.module:
             return self.tools.module(self.script, self.path)
-        found = self.tools.tool(self.script, env=self.tools.environment()[1]) if self.program else None
+        found = self.tools.executable(self.script) if self.program else None
         return found or os.path.join(self.path, self.script)
 
 
@@ -160,9 +161,11 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("compilers", None, tools.compilers),
         ("nccl", None, tools.nccl),
         ("data files", None, changed_data),
+        ("container", "container", lambda: {"container": tools.container()}),
         ("imports", "modules", lambda: tools.imports(spec["modules"])),
     ]
-    return [(name, function) for name, needed, function in every if needed is None or spec.get(needed)]
+    unasked = OF_THE_NODE if spec.get("container") else ()
+    return [(name, step) for name, needed, step in every if (not needed or spec.get(needed)) and name not in unasked]
 
 
 def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
@@ -173,7 +176,7 @@ def way_of(spec: "dict[str, Any]", tools: Tools) -> "dict[str, Any]":
 
 def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":
     facts = tools.python()
-    if packages is not None:
+    if packages is not None and "packages" in facts:
         facts["packages"] = {name: facts["packages"][name] for name in packages if name in facts["packages"]}
     return facts
 
@@ -216,7 +219,7 @@ def main() -> None:
     left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
     tools = Tools(spec)
     facts = gather(steps(spec, tools, done), spec["deadline"], own_seconds(spec["deadline"]))
-    if spec.get("survey") or lacks(facts, spec.get("modules", ["torch"])):
+    if spec.get("survey") or not spec.get("container") and lacks(facts, spec.get("modules", ["torch"])):
         facts["interpreters"] = interpreters(tools.env, spec.get("workdir"))
     facts["remains"] = left
     facts["seconds"] = round(time.monotonic() - began, 3)

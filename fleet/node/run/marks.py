@@ -11,8 +11,8 @@ from contextlib import suppress
 from hashlib import sha256
 
 from fleet.node.base.processes import has_env, pids, read_file, start_time
+from fleet.protocol.state import RUN_MARK
 
-RUN_MARK = "FLEET_RUN_ID"
 LOOKS = 10
 
 

@@ -13,9 +13,9 @@ from fleet.node.base.processes import environment, names_in, open_files, read_fi
 from fleet.node.base.types import Any
 from fleet.node.base.wire import listen, send_exit, send_json, start, start_heartbeat
 from fleet.node.facts.nvml import Nvml
-from fleet.node.run.marks import RUN_MARK, marked
+from fleet.node.run.marks import marked
 from fleet.node.run.neighbours import others
-from fleet.protocol.state import is_run_id
+from fleet.protocol.state import RUN_MARK, is_run_id
 
 ESTABLISHED = "01"
 WAITING_BYTES = 1 << 15  # of a connection on which data waits to be sent, or to be read

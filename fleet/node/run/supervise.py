@@ -39,7 +39,9 @@ from fleet.node.base.run_folder import (
 )
 from fleet.node.base.types import run_specs
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
+from fleet.node.facts.environment import working_folder
 from fleet.node.run.neighbours import Occupied, be_alone
+from fleet.node.run.start.containers import chosen
 from fleet.node.run.start.ending import bury
 from fleet.node.run.start.engine import (
     PR_SET_CHILD_SUBREAPER,
@@ -170,6 +172,12 @@ def answer() -> None:
     spec: run_specs.Starting = start(heartbeat=False)
     spec["umask"] = os.umask(0o077)
     temporary = temporary_folder(spec)
+    try:
+        if spec.get("container"):
+            spec["container"] = chosen(spec, working_folder(spec["cwd"]))
+    except Refused as error:
+        send_json(failed(error))
+        return
     try:
         fill_folder(temporary, spec)
     except (OSError, ValueError) as error:

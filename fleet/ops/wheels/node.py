@@ -178,7 +178,7 @@ def install(
 
 # also what unfinished syncs left
 CLEAN = (
-    f'cd ~/{HOME}/{WHEELS} 2>/dev/null && rm -rf -- "$0" ".$0{CODE_STATE}" ".$0{DATA_STATE}" && '
+    f'cd ~/{HOME}/"$0" 2>/dev/null && rm -rf -- "$1" ".$1{CODE_STATE}" ".$1{DATA_STATE}" && '
     f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"
 )
 
@@ -189,9 +189,9 @@ def digest_of_set(wheels: Sequence[Wheel]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def folder_of(name: str) -> str:
-    """Returns where the wheels of that name lie on the hosts; other heads have other folders."""
-    return f"~/{HOME}/{WHEELS}/{name}-{head_id()}"
+def folder_of(name: str, kind: str = WHEELS) -> str:
+    """Returns where what is carried by that name lies on the hosts; other heads have other folders."""
+    return f"~/{HOME}/{kind}/{name}-{head_id()}"
 
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
@@ -209,9 +209,9 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
 
 
 def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
-    """Removes the carried files where they were installed; what fails is left to the next time."""
+    """Removes the carried files where they were installed or loaded; what fails is left to the next time."""
     if there.hosts and not runtime.cancel.is_set():
-        request = Exec(("sh", "-c", CLEAN, folder.rpartition("/")[2]), timeout=60.0)
+        request = Exec(("sh", "-c", CLEAN, *folder.split("/")[-2:]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
         execute.run(execute.plan(there, request), quiet)
 

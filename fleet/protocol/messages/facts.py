@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from fleet.protocol.gpu_fields import BASE, GPU_FIELDS
 from fleet.protocol.messages.code import Source
 from fleet.protocol.messages.run import LiveRun, RunId
-from fleet.protocol.messages.values import Count
+from fleet.protocol.messages.values import Count, Sha256
 
 
 def _of_an_interface(text: str) -> bool:
@@ -148,6 +148,18 @@ class Code(_Code, total=False):
     file: Source | None
 
 
+_Container = TypedDict("_Container", {"runtime": Text, "image": str})
+
+
+class Container(_Container, total=False):
+    """The runtime that has an image, or could have it, null without one. id: the image's, null where it is missing; not
+    there where it is not known, and why."""
+
+    path: str
+    id: Sha256 | None
+    why: str
+
+
 Data = TypedDict("Data", {"folder": str, "busy": Text})
 # modules of a folder that hide those of Python, or of packages, by their file names
 Shadows = TypedDict("Shadows", {"folder": str, "files": list[str]})
@@ -220,6 +232,7 @@ Facts = TypedDict(
         "visible": Number,
         "deaf": str,
         "imports": dict[str, str],
+        "container": Container,
         "unreadable": list[str],
     },
     total=False,

@@ -70,6 +70,16 @@ class ReadySpec(_Ready, total=False):
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 
 
+class Container(TypedDict, total=False):
+    """Describes the container of an engine: image and args as requested; the node adds what facts/runtimes.py finds."""
+
+    image: str
+    args: list[str]
+    runtime: str
+    path: str
+    id: str
+
+
 # files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: arguments, or what only the
 # node knows. env: literal; env_expand: expanded there; unset: a pattern of the names that it does not pass on. alone:
 # it shares its GPUs with no other run. sample: seconds between two samples, 0: none.
@@ -86,6 +96,7 @@ StartSpec = TypedDict(
         "cwd": str,
         "python": str | None,
         "activate": str | None,
+        "container": Container | None,
         "ranks": list[int],
         "devices": list[int] | None,
         "lease": float | None,

@@ -39,9 +39,15 @@ class Delivery(Claim):
     patience: float
 
 
-class Training(TypedDict):
+class _Inside(TypedDict, total=False):
+    container: str | None
+    container_args: list[str]
+    env_expand: dict[str, str]
+
+
+class Training(_Inside):
     """Describes where training happens on a node: its interpreter and the environment around it, as the inventory names
-    them."""
+    them. container: the image that the interpreter is in. container_args: of the runtime's own."""
 
     python: str | None
     activate: str | None

@@ -70,11 +70,12 @@ def count_attempts() -> int:
 
 
 def supervisors(folder: str) -> "set[int]":
-    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops."""
+    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops. In a container
+    with a pid namespace of its own both have number 0."""
     try:
         with open(os.path.join(folder, "pid"), "rb") as f:
             record = json.loads(f.read().decode())
-        return {record["pid"], record["guardian"]["pid"]}
+        return {0, record["pid"], record["guardian"]["pid"]}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
 

@@ -4,7 +4,7 @@ import os
 import signal
 
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.processes import below, read_file, send_signal, stat_of
+from fleet.node.base.processes import below, is_inside, own_pid, read_file, send_signal, stat_of, status_of
 from fleet.node.base.run_folder import (
     fate,
     final_status,
@@ -16,6 +16,7 @@ from fleet.node.base.run_folder import (
 )
 from fleet.node.base.types import Any, Sequence
 from fleet.node.run.marks import marked
+from fleet.node.run.start.containers import Apart
 from fleet.node.run.start.extension_builds import Builds
 from fleet.node.run.start.kernel_log import KernelLog
 from fleet.protocol.state import ENDED_WRAPPER, FINAL, PID, RANK_WRAPPER
@@ -44,7 +45,8 @@ class Ending:
     A process belongs to the run by its marks, or by descent from `ancestors`. signum: the first signal, 0 for none.
     launcher: its pid; it is not waited for once it has no rank. Call step() every 50 ms or so until it is true; `left`
     then holds the pids that outlived SIGKILL for so long; `killed` the wrappers whose ranks, or what those left, had to
-    be killed; `ended` what was no rank and below none: {pid: (its process group, its command line)}.
+    be killed; `ended` what was no rank and below none: {pid: (its process group, its command line)}. Wrappers and
+    groups are numbered as they know themselves. A container's client is none of them: it ends with the container.
     """
 
     def __init__(
@@ -69,16 +71,20 @@ class Ending:
         self.left: list[int] = []
         self.killed: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
+        self.container = Apart.of(run)
 
     def hurry(self, grace: float) -> None:
         self.kill_at = min(self.kill_at, self.clock.monotonic() + grace)
 
     def members(self) -> "dict[int, int]":
         found = marked(self.run)
-        found.update(descendants(self.ancestors))
+        found.update(it for it in self.under().items() if self.container is None or is_inside(it[0]))
         for pid in self.ancestors:
             found.pop(pid, None)
         return found
+
+    def under(self) -> "dict[int, int]":
+        return {pid: born for pid, born in descendants(self.ancestors).items() if pid not in self.ancestors}
 
     def step(self) -> bool:
         found = self.members()
@@ -86,6 +92,8 @@ class Ending:
         if not found:
             # a process in the middle of exec shows no environment for a moment: look twice
             self.quiet += 1
+            if self.quiet == 2 and self.container:
+                self.container.remove(self.under, self.clock)
             return self.quiet >= 2
         self.quiet = 0
         if self.newest is None:
@@ -110,6 +118,8 @@ class Ending:
         if self.without_ranks is None:
             return
         patience, launcher = now - self.without_ranks, {self.launcher, *below([self.launcher])}
+        if self.container and self.launcher > 0:
+            launcher.update(self.container.firsts(found))
         for pid in sorted(found, key=lambda pid: found[pid]):
             if pid in launcher and patience >= LAUNCHER_GRACE:
                 self.send(pid, found[pid], signal.SIGKILL if patience >= 2 * LAUNCHER_GRACE else signal.SIGTERM)
@@ -124,7 +134,7 @@ class Ending:
             if pid in wrappers and now < self.killing_since + RECORD_GRACE:
                 continue  # it ends by itself, once its rank has
             if pid in above:
-                self.killed.add(above[pid])
+                self.killed.add(own_pid(above[pid]))
             elif pid not in self.ended:
                 self.note(pid)
             send_signal(pid, found[pid], signal.SIGKILL)
@@ -138,7 +148,8 @@ class Ending:
 
     def note(self, pid: int) -> None:
         stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
-        self.ended[pid] = int(stat[2]) if stat else 0, line.replace("\0", " ").strip()
+        group = (status_of(pid, b"NSpgid")[-1:] or stat[2:3] or [b"0"])[0]
+        self.ended[pid] = int(group), line.replace("\0", " ").strip()
 
     def finish(self) -> "list[int]":
         """Step to the end; returns `left`."""

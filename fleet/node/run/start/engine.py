@@ -28,12 +28,27 @@ from fleet.node.base.run_folder import (
     write_json,
 )
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import Any, run, run_specs
+from fleet.node.base.types import Any, BinaryIO, run, run_specs
 from fleet.node.base.wire import encode
+from fleet.node.facts.containers import inside, sealed
 from fleet.node.facts.environment import enter, job_env, working_folder
-from fleet.node.run.marks import RUN_MARK, put_limit
+from fleet.node.run.marks import limit_of, put_limit
+from fleet.node.run.start.containers import engine_client, is_apart
 from fleet.protocol.environment import SET, running
-from fleet.protocol.state import ATTEMPT, COMMAND, FINAL, LEASE, NODE_LOG, PROTOCOL, RUNS, SPEC, STATUS, STOP, is_log
+from fleet.protocol.state import (
+    ATTEMPT,
+    COMMAND,
+    FINAL,
+    LEASE,
+    NODE_LOG,
+    PROTOCOL,
+    RUN_MARK,
+    RUNS,
+    SPEC,
+    STATUS,
+    STOP,
+    is_log,
+)
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
@@ -173,14 +188,18 @@ class CodeLock:
 
 # -- the engine -------------------------------------------------------------------------------------------
 def engine_argv(spec: "run_specs.Starting", folder: str) -> "list[bytes]":
-    argv = []
+    argv, container = [], spec.get("container")
+    python = (spec.get("python") or "python3") if container else sys.executable
     for item in spec["argv"]:
         if isinstance(item, dict):
-            argv += [sys.executable, "-I", "-S"] if "python" in item else [os.path.join(folder, item["run_dir"])]
+            argv += [python, "-I", "-S"] if "python" in item else [os.path.join(folder, item["run_dir"])]
         else:
             argv.append(item)
     activate = spec.get("activate")
-    if activate:
+    if container:
+        cwd = working_folder(spec["cwd"])
+        argv = engine_client(spec, folder, cwd) + inside(argv, spec.get("python"), cwd)
+    elif activate:
         # the line is the user's own shell code; argv follows it untouched, as positional parameters
         argv = running(activate) + [spec.get("python") or "", spec["cwd"] or "~"] + argv
     return [encode(item) for item in argv]
@@ -218,12 +237,26 @@ def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "
     return plan
 
 
+def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
+    """Returns (stdin with the variables for the container, the environment of its client). Where the client outlives
+    nothing and nothing outlives it, it is marked as one of the run."""
+    names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
+    given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
+    own = dict(os.environb)
+    if not is_apart(spec["container"]):
+        own[RUN_MARK.encode()] = env[RUN_MARK.encode()]
+    return sealed(given, working_folder(spec["cwd"]), spec["umask"], limit_of(spec["run"])), own
+
+
 def start_engine(spec: "run_specs.Starting", folder: str) -> int:
     """Forks and execs the engine; returns its pid. Raises Refused with the reason, also if that takes longer than
     START_DEADLINE seconds: the file system of the working folder may hang."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = working_folder(spec["cwd"])
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    container = spec.get("container")
+    if container:
+        stdin, env = sealed_env(spec, env)
     parent = os.getpid()
     reader, writer = os.pipe()
     pid = os.fork()
@@ -243,14 +276,17 @@ def start_engine(spec: "run_specs.Starting", folder: str) -> int:
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
+            if container:
+                os.dup2(stdin.fileno(), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             os.umask(spec["umask"])
             os.chdir(cwd)
             stage = "exec"
-            put_limit(spec["run"])
-            if not spec.get("activate"):
+            if not is_apart(container):
+                put_limit(spec["run"])
+            if not spec.get("activate") and not container:
                 enter(env, spec.get("python"), cwd)
             os.execvpe(argv[0], argv, env)
         except BaseException as error:

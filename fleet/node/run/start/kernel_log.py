@@ -6,8 +6,9 @@ from contextlib import suppress
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.processes import read_file
-from fleet.node.base.run_folder import rank_records
+from fleet.node.base.run_folder import rank_records, read_json
 from fleet.node.base.types import Any, Iterable, Iterator, run
+from fleet.protocol.state import SPEC
 
 KMSG = "/dev/kmsg"
 # where that cannot be opened: a container's, or one that only some group may ask for
@@ -57,6 +58,8 @@ class KernelLog:
         ]
         now = self.clock.time() - self.clock.monotonic()
         ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
+        if read_json(os.path.join(folder, SPEC)).get("container"):
+            ranks = {}  # their numbers may be those of its own pid namespace
         reported: list[run.KernelLine] = [
             {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
         ]

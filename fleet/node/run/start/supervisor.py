@@ -19,6 +19,7 @@ from fleet.node.base.run_folder import (
 )
 from fleet.node.base.types import Any, run_specs
 from fleet.node.run.marks import marked
+from fleet.node.run.start.containers import Apart
 from fleet.node.run.start.ending import LEFTOVER_GRACE, Ending, killed
 from fleet.node.run.start.engine import CodeLock, engine_env
 from fleet.node.run.start.extension_builds import Builds, build_root
@@ -82,6 +83,7 @@ class Supervisor:
         self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
         self.renewed = self.ticked = clock.monotonic()
         self.metrics: Metrics | None = None
+        self.container = Apart.of(spec["run"])
 
     def run(self) -> None:
         self.metrics = Metrics(self.spec, self.folder)
@@ -165,7 +167,9 @@ class Supervisor:
         if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
             if self.over:
-                os.kill(self.engine, signal.SIGKILL)  # of anything less it makes a traceback
+                firsts = self.container.firsts(marked(self.spec["run"])) if self.container else [self.engine]
+                for pid in firsts:
+                    os.kill(pid, signal.SIGKILL)  # of anything less it makes a traceback
 
     def look_at_ranks(self) -> None:
         """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended."""
@@ -199,7 +203,7 @@ class Supervisor:
         status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
         status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
-        if self.ended is not None and os.WIFEXITED(self.ended):
+        if self.ended is not None and os.WIFEXITED(self.ended) and not (self.over and self.container):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:
             status["engine_status"] = 0  # as its ranks ended

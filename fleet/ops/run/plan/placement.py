@@ -48,12 +48,15 @@ class Known:
 
 @dataclass(frozen=True)
 class NodePlan(Node):
-    """Plans one node's part. env: literal values; their names may be shown, their values never."""
+    """Plans one node's part. env: literal values; their names may be shown, their values never. container: its
+    image."""
 
     start: Start
     env: Mapping[str, str]
     env_expand: Mapping[str, str]
     workdir: str
+    activate: str | None = None
+    container: str | None = None
 
     @property
     def argv(self) -> list[str]:
@@ -71,7 +74,8 @@ class NodePlan(Node):
             "argv": self.argv,
             "command": list(self.start.command),
             "workdir": self.workdir,
-            "activate": self.host.activate,
+            "activate": self.activate,
+            **({"container": self.container} if self.container else {}),
             "env": sorted({*self.env, *self.env_expand}),
         }
 

@@ -99,6 +99,7 @@ class Plan:
             **({"notes": list(self.job.notes)} if self.job.notes else {}),
             **({"guessed": self.guessed} if self.guessed else {}),
             **({"wheels": self.request.wheels} if self.request.wheels else {}),
+            **({"container_args": [*self.request.container_args]} if self.request.container_args else {}),
             "hosts": {n.host.name: n.describe() for n in self.nodes},
             **({"spares": [host.name for host in self.spares]} if self.spares else {}),
         }
@@ -108,6 +109,7 @@ class Plan:
         plan = self.describe()
         for node in plan["hosts"].values():
             node.update({name: masked_argv(node[name]) for name in ("argv", "command")})
+        plan.update({name: masked_argv(plan[name]) for name in ("container_args",) if name in plan})
         return plan
 
     def lines(self) -> Iterator[Line]:
@@ -125,7 +127,8 @@ class Plan:
             )
         for node in self.nodes:
             span = f"ranks {node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else f"rank {node.ranks[0]}"
-            yield f"{node.host.name}: node rank {node.node_rank}, {span}, in {node.workdir}"
+            image = f", in a container of {node.container}" if node.container else ""
+            yield f"{node.host.name}: node rank {node.node_rank}, {span}, in {node.workdir}{image}"
         if self.guessed:
             what = COUNTED[self.request.counted]
             yield f"{fold(self.guessed)}: 1 rank is a guess: a run counts {what} there, a plan asks no host"
@@ -246,7 +249,7 @@ def plan(
             # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
             names = zip(INTERFACE_VARIABLES, (known.interface, known.nccl or known.interface), strict=True)
             env = {**{name: value for name, value in names if name not in job.env_expand}, **env}
-        start = chosen.start(job, world, node, known.python or request.python or host.python or "python3")
+        start = chosen.start(job, world, node, known.python or request.training_of(host)[0] or "python3")
         owned = {*start.env} | (set() if chosen.ranks(job) else RANK_VARIABLES)
         for name in sorted(owned & {*job.env, *job.env_expand}):
             raise UsageError(
@@ -255,7 +258,8 @@ def plan(
         expand = {**(recorder(known, {*env, *job.env_expand}) if request.flight_recorder else {}), **job.env_expand}
         env = {**{k: v for k, v in env.items() if k not in job.env_expand}, **start.env}
         part = (host, node.node_rank, node.local_world_size, node.first_rank)
-        plans.append(NodePlan(*part, start, env, expand, request.workdir or host.workdir or request.cwd))
+        workdir, (_, activate) = request.workdir or host.workdir or request.cwd, request.training_of(host)
+        plans.append(NodePlan(*part, start, env, expand, workdir, activate, request.image_of(host)))
     return Plan(
         inventory=inventory,
         run_id=run_id,

@@ -84,8 +84,9 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),
         "unset": plan.request.unset,
-        "python": plan.request.python or node.host.python,
-        "activate": node.host.activate,
+        "python": plan.request.training_of(node.host)[0],
+        "activate": node.activate,
+        "container": {"image": node.container, "args": [*plan.request.container_args]} if node.container else None,
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {

@@ -1,0 +1,86 @@
+"""Starts programs in containers: what each runtime is given, and how a program gets its environment inside.
+
+Variables come to the container's first process as JSON on its stdin, so that no other user sees them: see ENTER."""
+
+import os
+import tempfile
+
+from fleet.node.base import json
+from fleet.node.base.types import Any, BinaryIO, Mapping
+from fleet.protocol.environment import running
+
+# whose containers have a pid namespace of their own, and outlive the client that starts them
+DAEMONS = ("podman", "docker")
+# the image's python runs it: python3 -I -S -c ENTER ARGV...; bytes are written as latin-1, whatever the image's locale
+ENTER = """
+import json, os, sys
+given = json.loads(sys.stdin.buffer.readline().decode("ascii"))
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.environb.update((name.encode("latin-1"), value.encode("latin-1")) for name, value in given["env"].items())
+os.umask(given["umask"])
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_RTTIME, (given["limit"],) * 2)
+except Exception:
+    pass
+try:
+    os.chdir(given["cwd"])
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    sys.stderr.write("fleet: in the container: %s: %s\\n" % (error.filename or sys.argv[1], error.strerror))
+os._exit(127)
+"""
+
+
+def has_nvidia() -> bool:
+    return os.path.exists("/dev/nvidiactl")
+
+
+def _devices(*names: str) -> "list[str]":
+    return ["--device=" + path for path in ("/dev/" + name for name in names) if os.path.exists(path)]
+
+
+def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "list[str]":
+    """Returns what podman and docker are given alike."""
+    given = ["run", "--rm", "--interactive", "--pull=never", "--network=host", "--ipc=host", "--log-driver=none"]
+    given += ["--security-opt=label=disable", "--entrypoint="] + (["--name=" + name] if name else []) + marks
+    given += ["--user=%d:%d" % (os.getuid(), os.getgid())] + ["--volume=%s:%s" % (path, path) for path in mounts]
+    return given + _devices("infiniband", "kfd", "dri")
+
+
+def client(
+    found: "dict[str, Any]", args: "list[str]", name: "str | None", mounts: "list[str]", marks: "list[str]"
+) -> "list[str]":
+    """Returns the argv that starts a container, up to the argv inside. found: as of runtimes.find(). args: of the
+    runtime's own. mounts: folders, at the same paths. marks: NAME=VALUE."""
+    runtime, image = found["runtime"], found["image"]
+    marks = ["--env=" + mark for mark in marks]
+    if runtime == "podman":
+        given = _stored(name, mounts, marks) + (["--userns=keep-id"] if os.getuid() else [])
+        # limits as of the run without a container
+        given += ["--ulimit=host"] * (not any(arg.startswith("--ulimit") for arg in args))
+        given += ["--device=nvidia.com/gpu=all"] * has_nvidia()
+    elif runtime == "docker":
+        given = _stored(name, mounts, marks) + ["--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+        given += ["--gpus=all"] * has_nvidia()
+    elif runtime == "apptainer":
+        given = ["exec", "--cleanenv"] + marks + ["--bind=" + path for path in mounts]
+        given += ["--nv"] * has_nvidia() + ["--rocm"] * os.path.exists("/dev/kfd")
+    else:
+        given = ["start"] + marks + ["--mount=%s:%s" % (path, path) for path in mounts]
+    return [found["path"]] + given + args + [image]
+
+
+def inside(argv: "list[str]", python: "str | None", cwd: str) -> "list[str]":
+    """Returns the argv of a container's first process, which runs `argv` in the environment of this interpreter of the
+    image."""
+    return [python or "python3", "-I", "-S", "-c", ENTER] + running(None) + [python or "", cwd] + argv
+
+
+def sealed(env: "Mapping[bytes, bytes]", cwd: str, umask: int, limit: int) -> "BinaryIO":
+    """Returns a file, without a name, for the stdin of ENTER. limit: a run's mark, see run/marks.py; -1: none."""
+    text = {name.decode("latin-1"): value.decode("latin-1") for name, value in env.items()}
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (its reader closes it)
+    file.write(json.dumps({"env": text, "cwd": cwd, "umask": umask, "limit": limit}).encode() + b"\n")
+    file.seek(0)
+    return file

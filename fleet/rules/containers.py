@@ -1,0 +1,45 @@
+"""The container image of the inventory: the runtime that has it, and the image's id on all hosts."""
+
+from __future__ import annotations
+
+import shlex
+
+from fleet.node.facts.runtimes import to_install
+from fleet.rules.rule import Rule, Sentence, View
+
+
+def runtime(view: View) -> Sentence | None:
+    found = view.get("container")
+    if not found or found["runtime"]:
+        return None
+    return Sentence(f"there is no container runtime for image {found['image']}", to_install(found["image"]))
+
+
+def missing(view: View) -> Sentence | None:
+    found = view.get("container")
+    if not found or found.get("id", "not known"):
+        return None
+    return Sentence(
+        f"{found['runtime']} does not have image {found['image']}", f"fleet sync --image {shlex.quote(found['image'])}"
+    )
+
+
+def image_id(view: View) -> tuple[str, str] | None:
+    found = view.get("container") or {}
+    return (found["image"], found["id"]) if found.get("id") else None
+
+
+RULES = (
+    Rule("container-runtime", runtime, "clear", "the container runtime", "there: apt install podman crun"),
+    Rule(
+        "container-silent",
+        "container.why",
+        "clear",
+        "the container runtime",
+        "try it there by hand: podman images, or docker images; often its storage or its daemon hangs",
+        "warning",
+        says="the container runtime does not answer: {value}",
+    ),
+    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' brings it"),
+    Rule("container-image", image_id, "digest", "the container image", "'fleet sync --image IMAGE' makes it the same"),
+)

@@ -1,0 +1,87 @@
+"""The container runtimes of a node: which has an image, by its id; what is not known is no "no"."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from fleet.node.base.errors import Refused
+from fleet.node.facts import runtimes
+
+ID = "ab" * 32
+HAS = f"echo sha256:{ID}"
+LACKS = 'case "$*" in "image inspect"*) exit 125;; images*) exit 0;; esac'
+BROKEN = "echo no daemon is running >&2; exit 1"
+HANGS = "exec sleep 60"
+RAVES = "head -c 3000000 /dev/zero | tr '\\0' x; echo"
+
+
+def node(folder: Path, **programs: str) -> dict[str, str]:
+    """Returns the environment of a node that has these programs, each a line of shell."""
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{line}\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("programs", "runtime", "found"),
+    [
+        ({"podman": HAS, "docker": BROKEN}, "podman", ID),
+        ({"podman": LACKS, "docker": HAS}, "docker", ID),
+        ({"podman": LACKS, "docker": BROKEN}, "podman", None),
+        ({"docker": LACKS}, "docker", None),
+        ({"docker": BROKEN}, "docker", "no daemon is running"),
+        ({"podman": HANGS}, "podman", "no answer within 1 s"),
+        ({"podman": HANGS, "docker": HAS}, "docker", ID),
+        ({"podman": RAVES}, "podman", "exit status -13"),
+        ({"podman": "echo ../../etc"}, "podman", "it prints no image id"),
+        ({"apptainer": HAS}, None, None),
+    ],
+)
+def test_the_first_runtime_that_has_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, str], runtime: str | None, found: str | None
+) -> None:
+    monkeypatch.setattr(runtimes, "SECONDS", 1.0)
+    answer = runtimes.find("train:1", node(tmp_path, **programs))
+    if runtime is None:
+        assert answer is None
+        with pytest.raises(Refused, match="no container runtime for image train:1"):
+            runtimes.require("train:1", node(tmp_path))
+        return
+    assert answer and answer["runtime"] == runtime and answer["path"] == str(tmp_path / runtime)
+    assert answer.get("id", answer.get("why")) == found
+
+
+def test_a_plain_file_is_of_apptainer_or_enroot(tmp_path: Path) -> None:
+    env = node(tmp_path, podman=HAS, apptainer="echo apptainer version 1.3.0", enroot="echo 3.5.0")
+    (tmp_path / "train.sif").write_bytes(b"an image")
+    answer = runtimes.find("train.sif", env, str(tmp_path))
+    assert answer and answer["runtime"] == "apptainer"
+    assert answer["id"] == hashlib.sha256(b"an image").hexdigest()
+    assert runtimes.find("other.sqsh", env, str(tmp_path)) == {
+        "runtime": "enroot", "path": str(tmp_path / "enroot"), "image": "other.sqsh", "id": None,
+    }  # fmt: skip
+    asked = [runtimes.argv(name, str(tmp_path / name), "version") for name in ("apptainer", "enroot")]
+    assert [runtimes.output(argv, env=env)[1] for argv in asked] == ["apptainer version 1.3.0\n", "3.5.0\n"]
+
+
+def test_argv_of_each_runtime() -> None:
+    lines = [
+        " ".join(runtimes.argv(name, f"/bin/{name}", what, image="train:1", file="/x.tar", id=ID))
+        for name in ("podman", "docker")
+        for what in ("id", "list", "save", "load", "tag")
+    ]
+    assert lines == [
+        line
+        for path in ("/bin/podman", "/bin/docker")
+        for line in (
+            f"{path} image inspect --format {{{{.Id}}}} train:1",
+            f"{path} images --quiet",
+            f"{path} save --output /x.tar train:1",
+            f"{path} load --input /x.tar",
+            f"{path} tag {ID} train:1",
+        )
+    ]
