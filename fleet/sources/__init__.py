@@ -14,7 +14,11 @@ INVENTORY = "ssh"  # hosts of an inventory
 SOURCES: Registry[Source] = Registry(
     "source",
     Source,
-    {"slurm": "fleet.sources.slurm.source:Slurm", "env": "fleet.sources.environment:Environment"},
+    {
+        "slurm": "fleet.sources.slurm.source:Slurm",
+        "env": "fleet.sources.environment:Environment",
+        "k8s": "fleet.sources.kubernetes.source:Kubernetes",
+    },
     group="fleet.sources",
 )
 

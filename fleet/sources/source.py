@@ -26,11 +26,13 @@ class Condition:
 
 class Source(ABC):
     """Gives hosts. name: as --on has it. transport: how they are reached, as --transport has it. options: those of
-    `fleet launch` by which hosts are requested, where they are waited for in a queue."""
+    `fleet launch` by which hosts are requested, where they are waited for in a queue. on_paper: a launch writes what
+    requests them, and no more."""
 
     name: str
     transport: str
     options: Sequence[Option] = ()
+    on_paper = False
     asked = ""  # where its options mean something, for --help
 
     @abstractmethod

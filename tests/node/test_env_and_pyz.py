@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,16 @@ def test_both_have_the_same_options() -> None:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     file = pack(tmp_path_factory.mktemp("pack") / "fleet.pyz")
     return [[sys.executable, str(file)], [sys.executable, "-m", "fleet", "launch", "--on", "env"]]
+
+
+def test_the_heads_half_in_it_needs_nothing_else(commands: list[list[str]]) -> None:
+    """Every module of it can be imported from the file alone, by a Python without packages."""
+    file = commands[0][1]
+    names = [name[:-3].replace("/", ".").replace(".__init__", "") for name in zipfile.ZipFile(file).namelist()]
+    modules = [name for name in names if name.startswith(("fleet.", "ClusterShell")) and ".node." not in name]
+    assert {"fleet.ops.run.end.sent", "fleet.engines.containers", "fleet.engines.deepspeed"} < {*modules}
+    line = f"import sys, importlib; sys.path.insert(0, {file!r}); [importlib.import_module(it) for it in {modules}]"
+    subprocess.run([sys.executable, "-I", "-S", "-c", line], check=True, timeout=120)
 
 
 def run(command: list[str], words: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,13 @@ import click
 
 from fleet.cli.context import the_fleet
 from fleet.cli.inventory import load_inventory
-from fleet.cli.line.command import FleetOption, completed, one_spelling, was_typed
+from fleet.cli.line.command import FleetOption, completed, one_spelling
 from fleet.cli.line.hints import launching
-from fleet.cli.line.line import Settings, settings_of
+from fleet.cli.line.line import settings_of
 from fleet.cli.line.options import Named, common_options, request_options, runs_dir_option
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import patience, ranks_option, size
+from fleet.cli.run.containers import export, launch_here
 from fleet.cli.run.follow import follow
 from fleet.cli.run.launch_options import (
     ASKING,
@@ -28,6 +29,7 @@ from fleet.cli.run.launch_options import (
     changed,
     earlier,
     engine_options,
+    port_of,
     script_or_run,
     spelled,
     take,
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
 
 # options of fleet's that a script hardly has
 LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
-IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
-NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 
 
 @click.command(
@@ -153,7 +153,7 @@ def launch(
     if run is not None:
         requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
     if (source := waited_for(requested)) is not None:
-        return submit(source, script, args, given, requested)
+        return (export if source.on_paper else submit)(source, script, args, given, requested)
     with on_record(given["runs_dir"]) as claims:
         code = _launch(script, args, {**given}, run, claims)
         if claims and code == EXIT_TIMEOUT:
@@ -209,14 +209,12 @@ def _as_document(given: dict[str, Any]) -> dict[str, Any]:
     from fleet.ops.run.plan.options import read_env
 
     own = take(given)
-    port = given.pop("master_port")
-    if port != "auto" and not (port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise UsageError(f"--master-port {port}: not a port", hint="1 to 65535, or auto")
+    port = port_of(given.pop("master_port"))
     preflight = not given.pop("no_preflight")
     env, env_expand = read_env(given.pop("env_file"), given["env"], given["env_expand"], os.environ)
     return {
         **given,
-        "master_port": 0 if port == "auto" else int(port),
+        "master_port": port,
         "env": env,
         "env_expand": env_expand,
         "preflight": preflight,
@@ -231,32 +229,3 @@ def _suited(script: str, given: dict[str, Any]) -> str:
         return ""
     chosen = {**options, **{name: given[name] for name in options if given[name]}}
     return f", as --engine {engine} {' '.join(f'--{name} {value}' for name, value in chosen.items())}"
-
-
-def launch_here(script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]) -> int:
-    """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
-    UsageError for what has no meaning here. requested: the options that only --on env has."""
-    from fleet.node.container.explain import show
-    from fleet.node.container.main import run_here
-    from fleet.node.container.options import GIVEN_AS, ROWS, field, of
-    from fleet.ops.run.plan.options import read_env
-
-    ctx, known, settings = click.get_current_context(), set(map(field, ROWS)), settings_of()
-    own = take(given)
-    typed = {name for name in given if was_typed(ctx, name)}
-    unknown = [name for name in NOT_IN_CONTAINERS if getattr(settings, name) != getattr(Settings(), name)]
-    unknown += ["json"] * (settings.json and not settings.dry_run)
-    for name in [*unknown, *sorted(typed - known - IN_CONTAINERS)]:
-        option = name.replace("_", "-")
-        raise UsageError(f"--{option} has no meaning with --on env", hint=f"leave out --{option}")
-    options = {name: given[name] for name in typed & known} | dict(requested)
-    options |= {name: str(options[name]) for name in GIVEN_AS if name in options}
-    if settings.dry_run:
-        place = {name: options[name] for name in GIVEN_AS if name in options}
-        return show(place, options.get("platform"), settings.json, [*["-m"] * given["module"], script, *args])
-    options["env"] = read_env(given["env_file"], given["env"], (), os.environ)[0]
-    options["runs_dir"] = str(given["runs_dir"])
-    options |= {"module": given["module"], "engine_options": {name.replace("_", "-"): own[name] for name in own}}
-    if isinstance(options.get("wait"), bool):  # no time is given: its own
-        del options["wait"]
-    return run_here(of(options, script, args))

@@ -63,12 +63,15 @@ def declared(engines: Iterable[str]) -> list[EngineOption]:
     ]
 
 
+def requesting() -> list[SourceOption]:
+    """Returns the options of sources, each once, as the first source declares it."""
+    each = [(option, source) for source in map(SOURCES.get, SOURCES.own) for option in source.options]
+    first = {option.name: SourceOption(option, f"For --on {source.asked}") for option, source in reversed(each)}
+    return [first.pop(option.name) for option, _ in each if option.name in first]
+
+
 OWN = declared(ENGINES.own)
-ASKING = [
-    SourceOption(option, f"For --on {source.asked}")
-    for source in map(SOURCES.get, SOURCES.own)
-    for option in source.options
-]
+ASKING = requesting()
 
 
 def engine_options(command: F) -> F:
@@ -139,6 +142,13 @@ def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> di
     options = [param for param in click.get_current_context().command.params if isinstance(param, kind)]
     values = {str(option.name): given.pop(str(option.name)) for option in options}
     return {name: value for name, value in values.items() if value not in (None, False, ())}
+
+
+def port_of(text: str) -> int:
+    """Returns the number of --master-port, 0 of auto. Raises UsageError."""
+    if text != "auto" and not (text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
+        raise UsageError(f"--master-port {text}: not a port", hint="1 to 65535, or auto")
+    return 0 if text == "auto" else int(text)
 
 
 # -- an earlier run's command once more

@@ -1,0 +1,75 @@
+"""`fleet launch --on k8s`: the manifest of a run, and the commands by which its user applies, follows and ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join, quote
+from typing import Any
+
+from fleet.engines.env_file import read_env_file
+from fleet.errors import UsageError
+from fleet.node.container.channel import SECRET
+from fleet.ops.plans import RequestPlan
+from fleet.own import read_given
+from fleet.requests.manifest import Manifest
+from fleet.sources import no_hosts
+from fleet.sources.kubernetes.manifest import KINDS, LABEL, text_of
+
+
+@dataclass(frozen=True)
+class ManifestPlan(RequestPlan[Manifest]):
+    """objects: of the manifest. files: of the variables that the Secret has; here: names of others that it has."""
+
+    objects: Sequence[Mapping[str, Any]]
+    files: Sequence[Path]
+    here: Sequence[str]
+
+    def steps(self, file: str) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yields what is to be done, and the lines for a shell that do it. file: where the manifest is then."""
+        name = self.request.name
+        made = [f"{each['kind'].lower()}/{name}" for each in self.objects]
+        names = f"; printf '%s\\n' {join(self.here)}" if self.here else ""
+        files = "".join(f" --from-env-file={quote(str(each))}" for each in self.files)
+        # kubectl takes the value of a name without '=' from its own environment: none stands in a line
+        secret = f'(echo "{SECRET}=$(head -c 24 /dev/urandom | base64)"{names})'
+        yield (
+            "apply",
+            [
+                "fleet pack fleet.pyz",
+                f"kubectl create configmap {name} --from-file=fleet.pyz",
+                f"{secret} | kubectl create secret generic {name} --from-env-file=/dev/stdin{files}",
+                f"kubectl apply -f {quote(file)}",
+            ],
+        )
+        pods = f"-l {LABEL}={name}"
+        count = self.request.nodes
+        yield (
+            "follow",
+            [
+                f"kubectl get pods -w {pods}",
+                f"kubectl logs -f --prefix --tail=-1 --max-log-requests={count} {pods}",
+            ],
+        )
+        yield "end", [f"kubectl delete {' '.join(reversed(made))} configmap/{name} secret/{name}"]
+
+
+def plan_of(request: Manifest, files: Sequence[Path] = (), here: Sequence[str] = ()) -> ManifestPlan:
+    """UsageError for what cannot be requested. files, here: see ManifestPlan."""
+    for file in files:
+        _check(file, here)
+    objects = KINDS[request.kind](request)
+    shown = {"on": "k8s", "as": request.kind, "run": request.name}
+    return ManifestPlan(no_hosts("k8s"), request, shown, text_of(objects), objects, files, here)
+
+
+def _check(file: Path, here: Sequence[str]) -> None:
+    """Raises UsageError where kubectl reads a file of variables otherwise than fleet does."""
+    lines = {line.lstrip().removesuffix("\r") for line in read_given(file).decode("utf-8", "replace").split("\n")}
+    for name, value in read_env_file(file).items():
+        if f"{name}={value}" not in lines:
+            hint = "kubectl takes quotes and 'export' for a part of it: write KEY=VALUE alone"
+            raise UsageError(f"{file}: {name} is not in the form that kubectl reads", hint=hint)
+        if name in here:
+            raise UsageError(f"{name} is in {file}, and --env {name} takes it from here", hint="leave one of them out")

@@ -1,0 +1,1 @@
+"""Writes a run as a manifest for Kubernetes; nothing is applied."""

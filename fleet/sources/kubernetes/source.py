@@ -1,0 +1,38 @@
+"""The source `k8s`: pods that a manifest requests. Each does its own part of the run, as with `--on env`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.engines.base import Option
+from fleet.errors import UsageError
+from fleet.model import Inventory
+from fleet.sources.kubernetes.manifest import KINDS
+from fleet.sources.slurm.script import OPTIONS as OF_SLURM
+from fleet.sources.source import Source
+
+SHARED = ("mem", "cpus-per-task")  # sbatch's, which mean the same of a pod
+OPTIONS = (
+    Option("as", "What the cluster has an operator for [jobset]; a job takes none.", choices=tuple(KINDS)),
+    Option("container", "The image of the pods: it has the training's Python.", "IMAGE"),
+    Option("queue", "Kueue's queue.", "NAME"),
+    Option("rdma", "A resource for RDMA, and how many of it a pod gets.", "RESOURCE[:N]"),
+    Option("volume", "A claim (PVC), and where pods have it.", "CLAIM:PATH", many=True),
+    *(option for option in OF_SLURM if option.name in SHARED),
+)
+
+
+class Kubernetes(Source):
+    """The pods of a manifest, which no one has applied yet."""
+
+    name, transport, options, on_paper = "k8s", "local", OPTIONS, True
+    asked = "k8s (with --mem and --cpus-per-task, too)"
+
+    def detect(self, environ: Mapping[str, str]) -> str | None:
+        return None
+
+    def inventory(self, environ: Mapping[str, str]) -> Inventory:
+        raise UsageError(
+            "--on k8s writes a manifest, and reaches no pod",
+            hint="fleet launch --on k8s --dry-run --container IMAGE --nproc-per-node 8 train.py",
+        )
