@@ -1,4 +1,5 @@
-"""Explains what a rank died of, and what to do about it: a table, first match wins. What no rule knows has no hint."""
+"""Explains what a rank died of, and gives the next step. HINTS is a table; the first match wins. A text without a match
+has no hint."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from fleet.rules.hints_host import HOST_HINTS
 from fleet.rules.worked_out import DIFFER, NAMED, NO_CHECKPOINT, TIMED_OUT, batch_sizes, no_checkpoint
 
 TAIL_BYTES = 64 * 1024
-# of torch's own connections, and no others
+# names in errors of torch's own connections
 _TORCHS = r"(?:gloo|c10d|TCPStore|ProcessGroup|NCCL|Dist(?:Network|Backend|Store)?Error)"
 
 HINTS = (

@@ -1,4 +1,4 @@
-"""The training interpreter and what is in it."""
+"""Holds the rules for the training interpreter and its packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REINSTALL = (
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
 )
 LISTED = 4
-PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads without change
+PLAIN = re.compile(r"/[\w./+@-]+")  # YAML needs no quotes for such a path
 
 
 def broken(view: View) -> Sentence | None:
@@ -30,7 +30,8 @@ def broken(view: View) -> Sentence | None:
 
 
 def with_others(view: View, message: str, remedy: str) -> Sentence:
-    """Adds the host's other interpreters: which they are, and the inventory's line for the first that has torch."""
+    """Returns the message and remedy with the host's other interpreters: a list of them, and the inventory line for the
+    first one with torch."""
     others: Sequence[View] = view.get("interpreters") or ()
     if not others:
         return Sentence(message)
@@ -73,7 +74,7 @@ def imports(view: View) -> Sentence | None:
 
 
 def other_packages(view: View) -> Any:
-    """Returns the packages that no rule of their own looks at."""
+    """Returns the packages that no other rule compares."""
     own = {"torch", "deepspeed", *NOTABLE}
     return {name: version for name, version in (view.get("packages") or {}).items() if name not in own} or MISSING
 
