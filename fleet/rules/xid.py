@@ -9,9 +9,10 @@ from fleet.rules.rule import Sentence, View
 from fleet.rules.units import seconds
 
 Whose = Literal["program", "memory", "hardware", "driver"]
-RECENT = 86_400.0  # s; azure_gpu_xid.nhc looks back 2 h, which may miss an error of the night before
+RECENT = 86_400.0  # s; azure_gpu_xid.nhc has 2 h, which may miss an error of the night before a launch
 
-# remedies by the buckets of NVIDIA's catalog: docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action"
+# remedies by the buckets of NVIDIA's catalog:
+# docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action"
 DIAGNOSE = "'dcgmi diag -r 3' there tests it"
 RESTART_APP = (
     "mostly an illegal access in a kernel: --env CUDA_LAUNCH_BLOCKING=1 has the traceback point at it; always the same "

@@ -45,9 +45,9 @@ from fleet.requests.runs import NAMED
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
-# options of fleet's that a script hardly has
+# fleet's options that few scripts have
 LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
-IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
+IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # allowed with --on env, with the options of containers
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 
 
@@ -151,7 +151,7 @@ def launch(
 def _launch(
     script: str, args: tuple[str, ...], given: dict[str, Any], run: Recorded | None, claims: Mapping[str, Any]
 ) -> int:
-    """Starts it on hosts that are there. claims: see on_record()."""
+    """Launches on hosts that are available now. claims: see on_record()."""
     settings, inventory = settings_of(), load_inventory()
     if passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None):
         remark(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
@@ -161,7 +161,7 @@ def _launch(
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
     if hosts and not settings.dry_run:
-        # before any question and any import that takes time
+        # printed before any question and any slow import
         once_more = f", as run {run.run}" if run else _suited(script, given)
         remark(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
@@ -187,12 +187,12 @@ def _launch(
 
 
 def where(hosts: Sequence[Host]) -> str:
-    """ "lab[01-04] (4 hosts)"."""
+    """Returns "lab[01-04] (4 hosts)"."""
     return f"{fold(host.name for host in hosts)}{f' ({len(hosts)} hosts)' * (len(hosts) > 1)}"
 
 
 def _as_document(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as run.json has them."""
+    """Returns the options as run.json has them."""
     from fleet.ops.run.plan.options import read_env
 
     own = take(given)
@@ -212,7 +212,7 @@ def _as_document(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suited(script: str, given: dict[str, Any]) -> str:
-    """Returns what is chosen for this script, in short."""
+    """Returns the engine and options that were chosen for this script, in short."""
     engine, options = suited(script)
     if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
         return ""
@@ -221,8 +221,8 @@ def _suited(script: str, given: dict[str, Any]) -> str:
 
 
 def launch_here(script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]) -> int:
-    """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
-    UsageError for what has no meaning here. requested: the options that only --on env has."""
+    """Runs this container's part of a run that a platform starts in all containers. Returns the exit code. Raises
+    UsageError for an option without a meaning here. requested: the options that only --on env has."""
     from fleet.node.container.explain import show
     from fleet.node.container.main import run_here
     from fleet.node.container.options import GIVEN_AS, ROWS, field, of
@@ -244,6 +244,6 @@ def launch_here(script: str, args: Sequence[str], given: dict[str, Any], request
     options["env"] = read_env(given["env_file"], given["env"], (), os.environ)[0]
     options["runs_dir"] = str(given["runs_dir"])
     options |= {"module": given["module"], "engine_options": {name.replace("_", "-"): own[name] for name in own}}
-    if isinstance(options.get("wait"), bool):  # no time is given: its own
+    if isinstance(options.get("wait"), bool):  # no time is given: the default applies
         del options["wait"]
     return run_here(of(options, script, args))

@@ -223,7 +223,7 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
         done.append({"argv": masked(step.argv), "exit_code": ended, "documents": documents})
         if ended == EXIT_OK:
             continue
-        if step.ignore_errors and ended != EXIT_INTERRUPTED:  # which is never ignored
+        if step.ignore_errors and ended != EXIT_INTERRUPTED:  # an interrupt is never ignored
             inform(f"{step.where}: this step ended in {ended}; ignored, as the playbook says")
             continue
         code, left = ended, len(steps) - at

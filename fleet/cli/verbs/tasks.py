@@ -1,4 +1,5 @@
-"""Runs `fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. It imports fabric: import it only to play a task file."""
+"""Runs `fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. It imports fabric, so import it only to play a task
+file."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def sudo_password() -> str:
 
 
 def checked(token: str, tokens: Sequence[str], inventory: Inventory | None, json: bool) -> None:
-    """Raises UsageError or InventoryError where a playbook's step `task` names no task, or wrong arguments of one."""
+    """Raises UsageError or InventoryError if a playbook's step `task` names no task, or has wrong arguments for it."""
     named = existing(NamedTasks.of(token))
     with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
