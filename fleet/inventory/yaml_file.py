@@ -24,7 +24,7 @@ from fleet.inventory.yaml_tree import Tree, read_tree
 from fleet.model import Inventory
 
 SECTIONS = ("defaults", "env", "hosts", "groups", "sync", "slurm")
-_LISTS = {"devices": "int", "ignore": "str"}  # what they may be lists of
+_LISTS = {"devices": "int", "ignore": "str"}  # field -> type of the items, if it may be a list
 _NUMBERS = ("port", "slots", "devices")
 _KINDS = {"map": "a mapping", "list": "a list", "bool": "a true/false", "null": "empty"}
 
@@ -49,8 +49,8 @@ def read_defaults(text: str, source: str) -> dict[str, Any]:
 
 
 def read_options(text: str, source: str, section: str) -> dict[str, str | bool | list[str]]:
-    """Returns a section of options of a command's: values are texts as they are written, lists of them, or true and
-    false. InventoryError where it is another thing."""
+    """Returns the options in a section. A value is a text as written, a list of texts, or true or false. Raises
+    InventoryError for any other value."""
     root = read_tree(text, source)
     tree = root.pairs.get(section) if root else None
     found = dict[str, str | bool | list[str]]()

@@ -1,4 +1,5 @@
 """Decides why a process ended, by the end of its output, its exit code, and the kernel's log. Pure.
+
 All readers use this one judge. A wrong cause is worse than none, so an exception that the program may have handled
 decides nothing. An exception that is not caught ends Python with exit code 1. Its traceback begins at a module's level,
 and is the last one."""

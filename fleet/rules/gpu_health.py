@@ -1,4 +1,5 @@
 """Judges the health of each GPU: memory, heat, power, clocks, links to host and other GPUs, and the kernel's log.
+
 Each threshold has its source next to it. Values that nvidia-smi does not report are never judged.
 """
 

@@ -13,6 +13,7 @@ class Hint:
     (see ended.py), or in a line of the kernel's log. remedy: the next step; meaning: a clause. In both, \\1 is the
     pattern's first group. worked_out: returns the remedy for a match, if it depends on the match. collateral: a rank
     shows this because another one died; it is not the root cause. unfit: the host needs a repair before another run.
+
     For the kernel's log only: signals, lines: the line explains a rank that died of one of these signals, or whose last
     lines match. sudden: it ends a process at once, and explains no later end.
     """

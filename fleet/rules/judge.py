@@ -1,4 +1,5 @@
 """Holds all rules, and applies them to the views of all hosts. Findings are sorted, the worst first. Pure.
+
 To add a rule: an entry in the file where it fits, and a case in tests/golden/rules.
 """
 

@@ -33,6 +33,7 @@ class Matrix:
 
 def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
     """Returns the table of these hosts (name -> view).
+
     If hosts differ in more ways than fit, it has two columns instead: the most frequent value, and the hosts with other
     values.
     """

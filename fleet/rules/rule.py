@@ -72,6 +72,7 @@ class Finding:
 @dataclass(frozen=True)
 class Rule:
     """Describes one thing that must hold.
+
     fact: a dotted path into a host's view (rules/view.py), or a function of the view.
     kind: "equal": the fact is the same on all hosts. "minimum", "maximum": it is at least, or at most, the limit;
     `levels` are (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact is a text on
@@ -149,6 +150,7 @@ class Part:
 @dataclass(frozen=True)
 class Want:
     """Describes what a launch or check needs of a host.
+
     ranks: the inventory's `slots`, None if it has none. devices: the selected GPU indexes, None for all. modules: those
     that the interpreter must be able to import. deadline: seconds that a step had there. part: the host's part in the
     run, None for a check. ignore: the ids of rules that do not judge it.

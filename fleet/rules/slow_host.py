@@ -1,5 +1,6 @@
 """Finds the host that the others wait for, by the samples of a run, and the evidence for it. It names no host rather
 than a wrong one. Pure.
+
 The figures of a host are the medians of its samples. For its GPUs: `use` in percent, total `power` in watts, `share` of
 the power limit, lowest `clock` of the busy ones, and their number (`gpus`). For its processors: `cpu` in percent, the
 CPUs that the run's threads `had`, and those that they `lacked`. A figure that is not known is NaN: comparisons with it

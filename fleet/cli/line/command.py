@@ -149,6 +149,7 @@ class HelpContext(click.Context):
 
 class Verb(click.Command):
     """A command whose help has sections and examples; with many options the help shows the daily ones only.
+
     sections: the headings of its options, in order; options without a section are under "Options". interrupted: what
     Ctrl-C does to it, as a sentence; None: the command stops in an orderly way."""
 

@@ -1,5 +1,6 @@
 """Completes command lines in a shell: verbs, options and values that click knows, and the hosts and groups of the
 inventory.
+
 The shell runs it at each Tab. It reads the inventory's file and names of files. It connects to no host, and prints
 nothing if it fails."""
 

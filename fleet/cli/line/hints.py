@@ -1,4 +1,5 @@
 """Prepares hints for printing, so that each can be copied as it is. Every printer and thread uses this module.
+
 A command of fleet is in single quotes or backticks, or runs to the end of its part of the hint. Semicolons separate the
 parts. Each command gets the options of the user's own line, and is checked against what is known on this machine; no
 connection is made. A part whose command would fail is left out. Parts that force something come last.

@@ -68,6 +68,7 @@ class Settings:
 @dataclass
 class Line:
     """Holds a command line that runs. A process runs one at a time; a playbook's steps are lines of their own.
+
     typed: the argv, with "fleet". group: the click group that parses it. by_itself: it is no step of a playbook.
     command: the verb, once it runs. inventory: the whole inventory, once it is read. none_live: all hosts reported that
     no run is live. launch: (argv before the script, the script and after) of a launch that runs."""

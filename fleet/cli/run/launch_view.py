@@ -1,5 +1,6 @@
 """Shows a launch: the steps before the ranks run, their lines after `[host:rank]`, live progress bars, and notices on
 stderr.
+
 A separate thread prints, from a bounded buffer: a stopped terminal or a slow pipe never delays reading from a node.
 Output that does not fit is counted and reported; the log files are complete."""
 

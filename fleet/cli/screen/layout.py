@@ -62,6 +62,7 @@ def table(
     shorten: bool = False,
 ) -> list[str]:
     """Returns rows in aligned columns, without columns that are empty in every row. Cells may hold several lines.
+
     once: with more than one row, columns after the first `keys` that are equal in all rows leave the table. They become
     a line below it that begins with this text. shorten: the last column may be cut. If the table does not fit `width`
     then, each row becomes a paragraph."""

@@ -1,4 +1,5 @@
 """Splits the output of ranks into lines and writes them, and holds back tracebacks.
+
 Tracebacks of ranks are held back for a moment. Those that end the run are shown once, by its summary. Any other is
 shown once, however many ranks wrote it; those that end an attempt, too."""
 

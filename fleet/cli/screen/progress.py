@@ -30,6 +30,7 @@ LEAST_NAME = 8  # names are left out if there is less room
 class ProgressLine(terminal.Ticking):
     """Shows progress; it is an Emit. It sums Progress events over hosts, records which hosts are done, and prints
     notices. With -q and --json it prints nothing.
+
     Work may go over the hosts several times (to ask, to send, to install): each round has its own count. It is a
     context manager: a separate thread draws the line, so that it changes even without events."""
 
