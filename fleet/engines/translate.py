@@ -78,7 +78,7 @@ def launch_arguments(tokens: Sequence[str]) -> list[str] | None:
     if "/" in path and not python:
         raise UsageError(f"{path}: the inventory or --python has an environment", hint=f"write {key} without a path")
     if not command:
-        raise UsageError(f"{key}: no script stands behind it", hint="see fleet launch --help")
+        raise UsageError(f"{key}: no script follows it", hint="see fleet launch --help")
     return [*given, *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
 
 

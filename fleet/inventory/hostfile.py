@@ -109,7 +109,7 @@ def _name(token: str) -> tuple[str, dict[str, Any]]:
     match = _MPICH.fullmatch(token)
     if not match:
         if "=" in token:
-            raise FieldError(f"{shown(token)} stands where the host's name belongs", "write gpu1 slots=8")
+            raise FieldError(f"{shown(token)} is where the host's name belongs", "write gpu1 slots=8")
         return token, {}
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")

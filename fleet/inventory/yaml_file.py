@@ -35,7 +35,7 @@ def parse_yaml(text: str, source: str) -> Inventory:
     if root is None:
         raise InventoryError("is empty", where=source, hint="it needs hosts:")
     if root.kind != "map":
-        hint = "is it a hostfile? those have no .yaml ending" if root.kind == "str" else "hosts stand under hosts:"
+        hint = "is it a hostfile? those have no .yaml ending" if root.kind == "str" else "hosts belong under hosts:"
         raise InventoryError(
             f"holds {_KINDS.get(root.kind, 'a single value')}, not sections", where=f"{source}:{root.line}", hint=hint
         )
@@ -69,7 +69,7 @@ class _Reader:
     def read(self, root: Tree) -> Inventory:
         for key, line in root.key_lines.items():
             if key not in SECTIONS:
-                hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts stand under hosts:"
+                hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts belong under hosts:"
                 self.builder.fail(line, f"unknown section {shown(key)}", hint=hint)
         if "hosts" not in root.pairs:
             raise InventoryError("has no hosts:", where=self.builder.source)

@@ -200,7 +200,7 @@ class Launch(OfRun):
         if not self.script:
             raise OptionError("script", "is empty", "fleet launch train.py")
         if self.module and self.no_python:
-            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
+            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them out")
         if self.force and not self.sync and not self.wheels:
             typed = f"fleet launch --sync --force {self.script}"
             raise OptionError("force", "has a meaning with --sync or --wheels only", typed)

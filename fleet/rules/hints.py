@@ -116,7 +116,7 @@ HINTS = (
     ),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
-        "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script",
+        "the script got no DeepSpeed configuration: add --deepspeed_config FILE after the script",
     ),
     Hint(
         r"Unable to find address for: (\S+)|Unable to find interface|ifa != nullptr|invalid interface name",
@@ -174,7 +174,7 @@ HINTS = (
     ),
     Hint(
         r"ncclSystemError|unhandled system error",
-        "NCCL could not do what it asked the system for: --env NCCL_DEBUG=INFO says what; 'fleet check' compares "
+        "a system call of NCCL failed: --env NCCL_DEBUG=INFO shows which one; 'fleet check' compares "
         "networks and /dev/shm",
     ),
     Hint(

@@ -63,7 +63,7 @@ def missing_modules(view: View) -> Any:
     are = "is" if len(missing) == 1 else "are"
     if not missing:
         return None
-    closed = f"; its {', '.join(view['unreadable'])} may not be read" if view.get("unreadable") else ""
+    closed = f"; its {', '.join(view['unreadable'])} cannot be read" if view.get("unreadable") else ""
     text = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}{closed}"
     return with_others(view, Reason("needed for a run: ") + Reason.of_node(text), INSTALL)
 

@@ -15,7 +15,7 @@ from fleet.rules.units import counted
 
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
 FILE = "a module's name has no .py; a file is started without -m"
-PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
+PYTHON = "write 'python train.py' after --engine command; other engines start Python themselves"
 PYTHON3 = "name python3, or an interpreter by its path"
 ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what lies there"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"

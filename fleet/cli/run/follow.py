@@ -53,13 +53,13 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if isinstance(left := report.answer, LeftAlone):
         run = left.run
         if not left.led:
-            inform(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
+            inform(f"run {run} goes on as before", f"'fleet attach {run}' follows it again")
             return
         if left.runs > 1:
             inform(f"{counted(left.runs, 'run')} go on by themselves", "fleet runs")
             inform("  " + as_typed("'fleet logs -f RUN' shows the output of one, 'fleet stop RUN' ends one"))
             return
-        inform(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
+        inform(f"run {run} goes on by itself; its logs are collected in {left.logs}", f"fleet attach {run}")
         verb = "ps" if left.world_size else "runs"  # 0 for a job that waits: its ranks are not known yet
         inform("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
@@ -128,7 +128,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if slow := summary.slow:
         inform(clean(f"slow: {slow.where} held up the others: {slow.evidence}"))
     if killed := summary.killed:
-        inform(f"killed, since they, or what they left, had not ended in time: {ranks_text(killed)}")
+        inform(f"killed, because they or their background processes had not ended in time: {ranks_text(killed)}")
     if summary.next:
         inform("next:")
     for step in summary.next:  # whole lines, to be copied

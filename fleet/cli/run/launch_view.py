@@ -99,7 +99,7 @@ class LaunchView:
             idle = idle + 1 if before == self._written else 0
         if self._thread.is_alive():
             terminal.give_up()
-            inform("not all output is shown here, as nobody reads it; the log files have it")
+            inform("not all output is shown here, because no process reads it; the log files have it")
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0

@@ -145,7 +145,7 @@ def of_file(source: Source) -> dict[str, Any]:
     for key, value in section.items():
         name = one_spelling(key)
         if name not in (known := {*many, *options_of("sbatch")}):
-            hint = suggest(name, known) or f"options of fleet's own stand on the command line: --{name}"
+            hint = suggest(name, known) or f"fleet's own options belong on the command line: --{name}"
             raise InventoryError(f"{source.name}: no option {name}", where=display(path), hint=hint)
         if value is False:
             continue

@@ -144,7 +144,7 @@ def describe(cause: Cause[Finding], width: int | None) -> list[str]:
 def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
     """Returns "4 hosts compared: 1 error, 2 warnings"."""
     if not checked.views:
-        return "no host told its facts: nothing was compared"
+        return "no host reported its facts: nothing was compared"
     counts = [(s, severities.count(s)) for s in COLORS]
     text = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
     more = "; -v shows all" if hidden else ""

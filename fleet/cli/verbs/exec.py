@@ -126,7 +126,7 @@ class ExecVerb(Verb):
         line = ours[ours.index("--shell") + 1 :] if "--shell" in ours else []
         if "-h" in line[1:] and " " not in line[0] and not ctx.resilient_parsing:
             raise UsageError(
-                "--shell takes a line as one word", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
+                "--shell takes a line as one argument", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
             )
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
@@ -178,7 +178,7 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     """
     if options["shell"] is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([options['shell'], *argv]))}"
-        raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
+        raise UsageError("--shell takes a line as one argument", hint=with_options(whole, click.get_current_context()))
     settings = settings_of()
     keep = settings.json or not no_fold
     Exec(argv, **options)  # checks the options before standard input is used

@@ -150,7 +150,7 @@ def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
         return found.exit_code
     write_failures(found)
     if found.text is None:
-        inform(f"{plan.path} was not written: no host could be asked")
+        inform(f"{plan.path} was not written: no host answered")
     elif not settings.quiet:
         what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
         inform(clean(f"{plan.path}: {what}"))

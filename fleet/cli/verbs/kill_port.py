@@ -66,7 +66,7 @@ def agree(count: int, ports: Sequence[int], force: bool) -> bool:
     agreed = ask(f"End {what}?")
     if agreed is None:
         line = f"fleet kill-port -y {'--force ' * force}{fold(map(str, ports)).strip('[]').replace(',', ' ')}"
-        raise UsageError(f"would end {what}, and cannot ask here", hint=f"to end them: {line}; --dry-run only looks")
+        raise UsageError(f"would end {what}, but no user can agree", hint=f"to end them: {line}; --dry-run only looks")
     return agreed
 
 

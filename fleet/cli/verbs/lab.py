@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 # options about an inventory have no meaning here; the lab's hosts are arguments
-_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab are named behind the word: fleet lab kill lab02")
+_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab come after the command: fleet lab kill lab02")
 lab_options = without("inventory", "on", "transport", "fanout", "connect_timeout", refused=_NAMED)
 
 

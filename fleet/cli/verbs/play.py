@@ -174,7 +174,7 @@ def play(
     if named := NamedTasks.of(file):
         if vars_ or from_:
             option = "--var" if vars_ else "--from"
-            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options stand behind its name")
+            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options come after its name")
         if not named.imports_tasks():
             what = f"{file} imports nothing that tasks are made of; {file}:NAME plays a task all the same"
             raise UsageError(what, hint=f"fleet launch {shlex.join([file, *args])}")

@@ -62,7 +62,7 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
     """Shows the unconfirmed host keys. Returns the user's one answer for all of them."""
     reply = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
     if reply == "y":
-        reply = answer(lambda width: ["'y' is not enough for keys that nobody has verified. Type 'yes' in full: "])
+        reply = answer(lambda width: ["'y' is not enough for keys that are not verified. Type 'yes' in full: "])
     return None if reply is None else reply == "yes"
 
 

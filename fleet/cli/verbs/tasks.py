@@ -63,7 +63,7 @@ def aside(json: bool) -> Iterator[None]:
 def sudo_password() -> str:
     if not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         raise UsageError(
-            "--prompt-for-sudo-password: nobody to ask here",
+            "--prompt-for-sudo-password: no user can answer here",
             hint="$FABRIC_SUDO_PASSWORD, or sudo.password in fabric.yaml",
         )
     with interruptible(), terminal.prompt():
