@@ -31,7 +31,7 @@ Row = Annotated[
     lambda row: not row or abs(int(row.split(" ")[1])) < 1 << 63,
 ]
 Few = TypedDict("Few", {"event": Literal["few"], "index": Count, "files": list[Row]})
-# the file changes all the time. quiet: similar files that do not, and their age in seconds
+# the file changes all the time. quiet: other versions of it in its folder that are at rest, and their age in seconds
 Moving = TypedDict("Moving", {"event": Literal["moving"], "index": Count, "quiet": list[tuple[Path, Count]]})
 # the file does not exist any more
 Gone = TypedDict("Gone", {"event": Literal["gone"], "index": Count})
