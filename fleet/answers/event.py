@@ -1,4 +1,4 @@
-"""Holds what all events of a run share. It is a module of its own, as every verb imports it and the kinds take long to
+"""Defines what all events of a run share. It is a separate module: every verb imports it, and the kinds are slow to
 import."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ KINDS: dict[str, type[RunEvent]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Base. event: the kind's name in JSON. place: which documents have it. more: what its document has besides."""
+    """The base of events. event: the kind's name in JSON. place: which documents have it. more: other fields of its
+    document."""
 
     event: ClassVar[str] = ""
     place: ClassVar[str] = BOTH
@@ -27,13 +28,13 @@ class RunEvent:
             KINDS[event] = cls
 
     def as_json(self, time: float, **about: Any) -> dict[str, Any]:
-        """Returns the JSON object of documents. time: seconds since the epoch. about: the other fields of COMMON."""
+        """Returns the event's JSON object. time: seconds since the epoch. about: the other fields of COMMON."""
         return {"event": self.event, "time": round(time, 3), **about, **plain(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused(RunEvent):
-    """Base: what is wrong with a host, for which a run does not begin."""
+    """The base of events about a host that keeps a run from beginning."""
 
     host: str | None
     kind: str
@@ -43,7 +44,8 @@ class Refused(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Begun(RunEvent):
-    """Base: ranks run from now on. first_ranks: of each host. started: when the run was, in seconds since the epoch."""
+    """The base of events after which ranks run. first_ranks: host -> its first rank. started: when the run was started,
+    in seconds since the epoch."""
 
     world_size: int
     first_ranks: Mapping[str, int]

@@ -20,7 +20,7 @@ class HostKeyOf:
 
 @dataclass(frozen=True)
 class SetUp:
-    """Holds a host's key and what was changed there. host_key: None if the host was not reached."""
+    """Holds a host's key and the changes there. host_key: None if the host was not reached."""
 
     host_key: HostKeyOf | None = None
     changed: Sequence[str] = ()
@@ -28,7 +28,7 @@ class SetUp:
 
 @dataclass(frozen=True)
 class Undone:
-    """Holds what was changed on a host, or on the head, by an undo or a setup."""
+    """Holds the changes on a host, or on the head, by an undo or a setup."""
 
     changed: Sequence[str] = ()
 
@@ -52,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SetUpAll:
-    """Holds the whole answer of setup-ssh. changed: is true if anything was changed. pairs: None of an undo."""
+    """Holds the whole answer of setup-ssh. changed: anything was changed. pairs: None for an undo."""
 
     changed: bool
     head: Undone
@@ -61,8 +61,8 @@ class SetUpAll:
 
 @dataclass(frozen=True)
 class PortHolder:
-    """Describes a process that listens on a port. age: seconds. also: what else it listens on, as "8080/tcp". ended: it
-    has ended. reason: why it was not ended."""
+    """Describes a process that listens on a port. age: seconds. also: other ports on which it listens, as "8080/tcp".
+    ended: it has ended. reason: why it was not ended."""
 
     port: int
     protocol: str

@@ -1,7 +1,8 @@
-"""The events of a run: a class a kind, whose fields are its JSON. docs/json.md is made from their docstrings.
+"""Defines the events of a run, a class for each kind. The fields are its JSON; docs/json.md is made from the
+docstrings.
 
-A new kind is a class here; its docstring names its fields, in backticks. Kinds and fields may be added while
-PROTOCOL stays; what is taken away, or means something else, makes another PROTOCOL.
+A new kind is a class here; its docstring names its fields, in backticks. Kinds and fields may be added without a new
+PROTOCOL. Removing one, or changing its meaning, needs a new PROTOCOL.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ COMMON = ("event", "time", "level", "host", "message")
 
 
 def of_record(record: Mapping[str, Any]) -> RunEvent:
-    """Returns the event of which as_json() made the record. KeyError, ValueError for what is no event."""
+    """Returns the event of a record that as_json() made. Raises KeyError or ValueError for a record that is no
+    event."""
     made: RunEvent = from_json(KINDS[record["event"]], record)
     known = {*COMMON, *(it.name for it in fields(made))}
     return replace(made, more={name: value for name, value in record.items() if name not in known})
@@ -99,7 +101,7 @@ class BuildLock(RunEvent, event="build-lock"):
 
 @dataclass(frozen=True, kw_only=True)
 class Remark(RunEvent):
-    """Base: of a node's connection, or of this machine's disk."""
+    """The base of events about a node's connection, or about this machine's disk."""
 
     reason: str | None = where_known()
 
@@ -267,7 +269,7 @@ class Detached(RunEvent, event="detached"):
     pid: int
 
 
-# -- in events.jsonl alone ---------------------------------------------------------------------------------
+# -- only in events.jsonl ----------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Cleaned(RunEvent, event="cleaned", place=FILE):
     """a process that went on in the background has ended the run on a node: `complete` where its logs are, too"""
@@ -283,7 +285,7 @@ class RunOver(RunEvent, event="summary", place=FILE):
     first_failure: FirstFailure | None
 
 
-# of stdout, and of no class here
+# events on stdout that have no class here
 OTHERS = {
     "notice": "something else worth saying: `level`, `message`, `hint`",
     "summary": "the last line, with all that is below",

@@ -1,4 +1,4 @@
-"""The events of a run that starts, or for which nothing is started; run_events.py has the others."""
+"""Defines the events before a run begins, or when it cannot begin; run_events.py has the others."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Found(RunEvent, event="finding"):
     hint: str
 
 
-# -- on stdout with --json alone ---------------------------------------------------------------------------
+# -- only on stdout, with --json ---------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Unreachable(Refused, event="unreachable", place=STREAM):
     """nothing was started, as a host did not answer: `kind` of the error, `message`, `hint`"""
@@ -133,7 +133,7 @@ class StepDone(RunEvent, event="step", place=STREAM):
     seconds: float
 
 
-# -- in events.jsonl alone ---------------------------------------------------------------------------------
+# -- only in events.jsonl ----------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class NodeStarted(RunEvent, event="started", place=FILE):
     """a node has started: `pid` of its supervisor, `folder` there, `attempt` where it is not the first"""

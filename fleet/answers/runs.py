@@ -1,4 +1,4 @@
-"""Holds the answers of `fleet launch` and the verbs of runs."""
+"""Holds the answers of `fleet launch` and of the verbs about runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.protocol.messages.stacks import RankStack, Recorded
 
 @dataclass(frozen=True)
 class LeftEarly:
-    """A rank that had ended well, so many seconds before others failed."""
+    """Describes a rank that had ended with 0 before others failed, and the seconds between."""
 
     rank: int
     host: str
@@ -29,9 +29,11 @@ class KernelSays:
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """The first thing that went wrong: who, how, its traceback or last lines, a hint, and the log.
-    what: as gang.Failure has it. missing: ranks that did not come to where the others waited. unfit: hosts that a next
-    run should do without, a node set."""
+    """Describes the first failure of a run: the host and rank, how it ended, its traceback or last lines, a hint, and
+    the log.
+
+    what: see gang.Failure. missing: ranks that did not come to the place where the others waited. unfit: node set of
+    the hosts that a next run should leave out."""
 
     host: str
     node_rank: int = 0
@@ -54,7 +56,7 @@ class FirstFailure:
 
 @dataclass(frozen=True)
 class TracebackOf:
-    """One traceback, and whose it is. follows: it is a consequence of another failure."""
+    """Describes one traceback, and the ranks that have it. follows: it is a consequence of another failure."""
 
     ranks: Sequence[int]
     hosts: Sequence[str]
@@ -65,8 +67,8 @@ class TracebackOf:
 
 @dataclass(frozen=True)
 class HostUse:
-    """Describes the mean of a host's samples. use: percent of its GPUs. power: watts of all of them. cpu: percent of
-    all CPUs."""
+    """Holds the means of a host's samples. use: percent of its GPUs. power: watts of all of them. cpu: percent of all
+    CPUs."""
 
     samples: int
     use: float | None = None
@@ -80,8 +82,8 @@ class HostUse:
 
 @dataclass(frozen=True)
 class Slow:
-    """Names the host that the others waited for, or two, of which the link from the first to the second is slow; and
-    what shows it."""
+    """Names the host that the others waited for; or two hosts, if the link from the first to the second is slow.
+    evidence: what shows it."""
 
     hosts: Sequence[str]
     evidence: str
@@ -93,10 +95,11 @@ class Slow:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: not known yet.
-    next: lines to copy. incomplete_logs: hosts of which bytes are missing here. unknown: hosts of which the end is not
-    known. killed: ranks that had to be. used: by host, where there are samples. slow: what the others waited for.
-    restarts: the event of each. error: why not all of it began."""
+    """Describes how a run ended. stopped: a sentence. end: the verdict (protocol.messages.run); None: not known yet.
+
+    next: lines to copy. incomplete_logs: hosts whose logs are incomplete here. unknown: hosts whose end is not known.
+    killed: ranks that did not end in time. used: host -> its use, if there are samples. slow: what the others waited
+    for. restarts: the event of each restart. error: why the run did not begin, or only in part."""
 
     run: str = ""
     world_size: int = 0
@@ -119,8 +122,8 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """Describes a run that continues without this process. led: by this one, until now. runs: how many were requested
-    at once, of which it is the first."""
+    """Describes a run that goes on without this process. led: this process led it until now. runs: number of runs that
+    were requested at once; this is the first."""
 
     run: str
     world_size: int
@@ -132,8 +135,8 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """Describes how a host ended. ranks: rank -> {"status", "signal", "attempt"}; left: process ids. undying: what
-    could not be ended."""
+    """Describes the end of a run on a host. ranks: rank -> {"status", "signal", "attempt"}; left: process ids. undying:
+    processes that could not be ended."""
 
     node_rank: int = 0
     state: str = ""
@@ -145,7 +148,8 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class RankSeen:
-    """A rank of an attempt. ended: when. known: whether its end is, and not only that of its attempt."""
+    """Describes a rank of an attempt. ended: when. known: its end is recorded; if not, `ended` is the end of its
+    attempt."""
 
     rank: int
     host: str
@@ -157,7 +161,8 @@ class RankSeen:
 
 @dataclass(frozen=True)
 class AttemptSeen:
-    """began, ended: in seconds since the epoch. why: another one followed."""
+    """Describes an attempt. began, ended: seconds since the epoch. why: the reason for the next attempt, if there is
+    one."""
 
     attempt: int
     began: float
@@ -168,8 +173,9 @@ class AttemptSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """A run as its folder on this machine has it. ranks: by host. notices: warnings and errors, the last ones.
-    metrics: by host the means of what was measured there; odd_samples: how many are of another time."""
+    """Describes a run by its folder on this machine. ranks: by host. notices: the last warnings and errors.
+
+    metrics: host -> means of its samples; odd_samples: number of samples from outside the run's time."""
 
     run: str
     state: str
@@ -196,7 +202,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class RunStopped:
-    """restartable: it was, until now."""
+    """Names a stopped run. restartable: it could have been started again, until now."""
 
     run: str
     restartable: bool | None = where_known()
@@ -204,7 +210,7 @@ class RunStopped:
 
 @dataclass(frozen=True)
 class StoppedThere:
-    """was: "running", "gone" or "unknown"; left: process ids."""
+    """Describes a stop on a host. was: "running", "gone" or "unknown"; left: process ids."""
 
     was: str
     left: Sequence[int] = ()
@@ -230,7 +236,7 @@ class RunNode:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSeen:
-    """A run as its nodes report it. about: what each of them keeps of it (protocol.messages.run.About)."""
+    """Describes a run as its nodes report it. about: what each node keeps of it (protocol.messages.run.About)."""
 
     run: str
     state: str
@@ -260,8 +266,8 @@ class LogsHere:
 
 @dataclass(frozen=True)
 class StacksTaken:
-    """places: rules.stacks.Place, as JSON. summary: of them, in a sentence. absent: ranks that have no process. hang:
-    rules.collectives.Hang, as JSON."""
+    """Holds the stacks of a run. places: rules.stacks.Place, as JSON. summary: the places in one sentence. absent:
+    ranks without a process. hang: rules.collectives.Hang, as JSON."""
 
     run: str
     summary: str

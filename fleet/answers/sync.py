@@ -11,9 +11,9 @@ from fleet.codec import where_known
 
 @dataclass(frozen=True)
 class Synced:
-    """Describes a host's folder `to`, as the node reports it. same: it is the source itself; shared_with: the host that
-    has the same folder. own: the node's own files in the way; source: whose it was, with what would be lost.
-    overwritten: files that were there and have other bytes now."""
+    """Describes a host's folder `to`, as the node reports it. same: it is the source itself. shared_with: the host that
+    has the same folder. own: the node's own files in the way. source: the source that delivered there before, with what
+    would be lost. overwritten: existing files whose bytes have changed."""
 
     to: str
     same: bool | None = where_known()
@@ -34,8 +34,8 @@ class Synced:
 
 @dataclass(frozen=True)
 class Mirrored:
-    """Describes the source of a sync. skipped: neither files, folders nor links. hard_links: files that are ones.
-    ignored: what patterns leave out, as text."""
+    """Describes the source of a sync. skipped: paths that are no file, folder or link. hard_links: number of files that
+    are hard links. ignored: text about what patterns leave out."""
 
     source: str
     entries: int
@@ -132,8 +132,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Got:
-    """Describes what a host sent, what was on this machine already, and where it is. `to` is None where the host has
-    none of it."""
+    """Describes what a host sent, what this machine had already, and the place. `to` is None if the host has nothing of
+    it."""
 
     files: int = 0
     bytes: int = 0

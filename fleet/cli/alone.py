@@ -1,4 +1,5 @@
-"""Shows, for `fleet` alone, what is here and the one command to type next. Nothing is sent, and nothing is written."""
+"""Shows, for `fleet` without a verb, the state of this folder and the one command to type next. It sends and writes
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Seen(NamedTuple):
 
 
 def what_next() -> str:
-    """Returns what is here, up to the first fact that has a command, and this command."""
+    """Returns the facts up to the first one with a command, and this command."""
     seen = list[Seen]()
     for fact in _facts():
         seen.append(fact)
@@ -75,7 +76,7 @@ def _around(inventory: Inventory) -> Iterator[Seen]:
 
 
 def _strangers(inventory: Inventory) -> list[str]:
-    """Returns the hosts that setup-ssh has not set up; before its first time, those with an unknown host key."""
+    """Returns the hosts that setup-ssh has not set up. If it never ran, those with an unknown host key."""
     from fleet.ops.setup_ssh.record import Record
     from fleet.transport.ssh.endpoint import Routed
     from fleet.transport.ssh.known_hosts import KnownHosts

@@ -1,4 +1,5 @@
-"""From settings to the things a verb works with: the selected inventory, a transport, a runtime, Ctrl-C."""
+"""Makes what a verb works with from the settings: the selected inventory, a transport, a runtime, the handlers of
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from fleet.model import Host, Report
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 
-STUCK_SECONDS = 10.0  # by then what was interrupted has been ended on the hosts
+STUCK_SECONDS = 10.0  # an interrupted command has ended on the hosts by then
 
 
 @dataclass(frozen=True)
 class CliFleet(Fleet):
     """The hosts of the command line that runs. The first Ctrl-C (or SIGTERM) sets `cancel`, the second one ends fleet
-    at once; no thread of its own is needed for that."""
+    at once. The second needs no other thread."""
 
     @contextmanager
     def runtime(
@@ -52,7 +53,7 @@ class CliFleet(Fleet):
 
 
 def the_fleet(emit: Emit = silent) -> CliFleet:
-    """The hosts that -i, -w and -x name, and how they are reached."""
+    """Returns the hosts that -i, -w and -x name, with the way to reach them."""
     settings = settings_of()
     inventory = load_inventory()
     return CliFleet(
@@ -68,7 +69,7 @@ def the_fleet(emit: Emit = silent) -> CliFleet:
 
 
 def leave_if_stuck() -> None:
-    """End an interrupted command when for STUCK_SECONDS its output is not read."""
+    """Ends an interrupted command if its output is not read for STUCK_SECONDS."""
     stuck_since = time.monotonic()
     while time.monotonic() - stuck_since < STUCK_SECONDS:
         time.sleep(0.5)
@@ -79,13 +80,13 @@ def leave_if_stuck() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C ends a question at once, instead of being noted."""
+    """Makes Ctrl-C end a question at once, instead of setting `cancel`."""
     with handling({signal.SIGINT: signal.default_int_handler}):
         yield
 
 
 def ask(question: str) -> bool | None:
-    """Yes or no, on the terminal; None where no user can answer."""
+    """Returns the user's answer on the terminal; None if no user can answer."""
     if settings_of().json or not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         return None
     with interruptible(), terminal.prompt():
@@ -97,7 +98,8 @@ def ask(question: str) -> bool | None:
 
 @contextmanager
 def interrupts(cancel: Cancel) -> Iterator[None]:
-    """First SIGINT/SIGTERM: cancel, and everything winds down. Second: exit now."""
+    """Handles SIGINT and SIGTERM: the first one cancels, so that all work ends in order; the second one exits at
+    once."""
     says = getattr(the_line().command, "interrupted", None) or "stopping"
 
     def handler(signum: int, frame: Any) -> None:
@@ -113,11 +115,11 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
 
 @contextmanager
 def unread(runtime: Runtime) -> Iterator[None]:
-    """Ends the work as on an interrupt, with BrokenPipeError, where no process reads our output any more."""
+    """Cancels the work if no process reads our output any more, and then raises BrokenPipeError."""
     given, gone = runtime.emit, list[BrokenPipeError]()
 
     def emit(event: Event) -> None:
-        if gone:  # nor what the commands print as they end
+        if gone:  # also drops what commands print as they end
             return
         try:
             given(event)
@@ -134,7 +136,7 @@ def unread(runtime: Runtime) -> Iterator[None]:
 
 
 def finish(report: Report, show: Callable[[Report], None] | None = None, *, requested: bool = False) -> int:
-    """Keeps which hosts failed, and prints the report: see write_report."""
+    """Records which hosts failed, and prints the report: see write_report."""
     if report.results and not settings_of().dry_run:
         keep_failed([result.host for result in report.results if not result.ok])
     return write_report(report, show, requested=requested)
@@ -148,9 +150,9 @@ def perform(
     line: ProgressLine | None = None,
     **more: object,
 ) -> int:
-    """Does what most verbs do: --dry-run prints their plan, else it is done, with progress on `line`, and ends in
-    `finish`. The report is that of the command, whatever verb the plan is of. more: what the plan's document has
-    besides."""
+    """Does what most verbs do. --dry-run prints the plan. Otherwise the plan runs, with progress on `line`, and
+    `finish` reports. The report has the typed verb, even if the plan is another verb's. more: fields to add to the
+    plan's document."""
     with line or ProgressLine() as emit:
         planned = plan(the_fleet(emit))
         if settings_of().dry_run:
@@ -161,8 +163,8 @@ def perform(
 
 @dataclass(frozen=True)
 class Part:
-    """One of several things that a command line does, planned and ready to run. line: made to show how far it is.
-    sources: paths of this machine that it cannot do without; of several parts none is begun when one is missing."""
+    """One of several parts of a command line, planned and ready to run. line: makes the progress line. sources: paths
+    of this machine that it needs. If one is missing, and there are several parts, no part begins."""
 
     name: str
     plan: Planned
@@ -172,7 +174,8 @@ class Part:
 
 
 def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
-    """Run them in order up to the first that fails; one part is reported as itself, several as one document."""
+    """Runs the parts in order, up to the first that fails. Several parts make one JSON document, one part makes its
+    own."""
     settings = settings_of()
     if settings.dry_run:
         described = {part.name: part.plan.describe() for part in parts}
@@ -198,7 +201,7 @@ def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
 
 
 def _as_one(verb: str, names: Sequence[str], reports: Mapping[str, Report]) -> Report:
-    """Each host with its last result, and under "parts" every part's whole document."""
+    """Returns a report with each host's last result, and under "parts" the document of each part."""
     last = list(reports.values())[-1]
     hosts = {result.host: result for report in reports.values() for result in report.results}
     parts = {name: report.as_json() for name, report in reports.items()}

@@ -1,6 +1,6 @@
-"""The process that leads a run, apart from the one that was typed, which is its terminal's: that one passes on what the
-terminal asks for, and ends as the leader does. Killed or hung up, it asks for nothing, and the leader sees that it has
-gone. So no process ever hands a run over to another.
+"""Runs the leader: the process that leads a run. The typed process belongs to the terminal. It passes signals on to the
+leader, and ends with the leader's exit code. If it is killed or hung up it requests nothing more, and the leader sees
+that it has gone. So no process ever hands a run over to another.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from fleet.own import private
 Handler = Callable[[int, Any], object]
 FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, *FOR_RANKS)
-OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # what reaches its whole process group
+OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # a terminal sends these to its whole process group
 WAKE = signal.SIGCONT
 
-_link: tuple[int, int] | None = None  # in the leader: pipes from the process that was typed, and to it
-_passed_on: list[int] = []  # signals that it passes on, not handled yet; SIGHUP: it has gone
+_link: tuple[int, int] | None = None  # in the leader: pipes from the typed process, and to it
+_passed_on: list[int] = []  # signals from the typed process, not handled yet; SIGHUP: it has gone
 _handlers: dict[int, Handler] = {}
 
 
 @contextmanager
 def handling(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Signals are handled so, for as long as it lasts; in a leader those that are passed on."""
+    """Handles these signals within the block. In a leader it handles those that are passed on."""
     swap = _swap if _link is not None else signal.signal
     before = {number: swap(number, handler) for number, handler in handlers.items()}
     try:
@@ -50,20 +50,21 @@ def _swap(number: int, handler: Any) -> Any:
 
 
 def begin() -> None:
-    """Go on as the leader. In the process that was typed: click's Exit with its code, once it has ended."""
+    """Forks, and goes on as the leader. In the typed process it raises click's Exit with the leader's code, once that
+    has ended."""
     global _link
     sys.stdout.flush()
     sys.stderr.flush()
     (requests, asks), (answer, answers) = os.pipe(), os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # one amid a fork's callbacks would be lost
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # a signal in a callback of fork would be lost
     pid = os.fork()
     for fd in (requests, answers) if pid else (asks, answer):
         os.close(fd)
     if pid:
         raise click.exceptions.Exit(_code_of(pid, asks, answer))
     _link, _handlers[signal.SIGINT] = (requests, answers), signal.default_int_handler
-    for number in OF_TERMINAL:  # each counts once, and as it is passed on
-        if signal.getsignal(number) is not signal.SIG_IGN:  # which the programs that we start would inherit
+    for number in OF_TERMINAL:  # they come from the typed process as well: each is handled once
+        if signal.getsignal(number) is not signal.SIG_IGN:  # programs that we start inherit SIG_IGN
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     signal.signal(WAKE, _handle)
@@ -71,12 +72,12 @@ def begin() -> None:
 
 
 def leads() -> bool:
-    """Is true in a leader that a terminal waits for."""
+    """Returns whether this is a leader that a terminal waits for."""
     return _link is not None
 
 
 def stay(code: int, log: str) -> None:
-    """The process that was typed ends, with this code; the leader goes on without a terminal. log: for its errors."""
+    """Ends the typed process with this code. The leader goes on without a terminal. log: the file for its errors."""
     global _link
     link, _link = _link, None
     assert link is not None
@@ -91,8 +92,8 @@ def stay(code: int, log: str) -> None:
 
 
 def leave_terminal(log: str = os.devnull) -> None:
-    """Nothing is read from it, or written to it, any more. From a signal handler: no stream is flushed, which the main
-    thread may be writing to."""
+    """Replaces the standard streams: the terminal is neither read nor written any more. A signal handler may call it,
+    so it flushes no stream that the main thread may be writing to."""
     with open(os.devnull, "r+b") as null, suppress(OSError):
         for fd in (0, 1, 2):
             os.dup2(null.fileno(), fd)
@@ -120,9 +121,9 @@ def _end(signum: int, frame: Any) -> None:
     os._exit(128 + signum)
 
 
-# -- in the process that was typed ----------------------------------------------------------------------------
+# -- in the typed process -------------------------------------------------------------------------------------
 def _code_of(leader: int, asks: int, answer: int) -> int:
-    """How it ended; 0 to 255."""
+    """Returns the exit code of the leader, 0 to 255, or the code that it sent when it left the terminal."""
 
     def pass_on(signum: int, frame: Any) -> None:
         with suppress(OSError):

@@ -1,4 +1,5 @@
-"""The `fleet` command: a registry of verbs, loaded when called, and the one place where errors are printed."""
+"""Runs the `fleet` command: a registry of verbs that are imported when they run, and the one place that prints
+errors."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def cli() -> None:
 
 
 def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
-    """Report what ended the command, as the contract has it; returns the exit code."""
+    """Prints the error that ended the command, as the contract has it. Returns the exit code."""
     if error.hosts:
         from fleet.cli.inventory import keep_failed
 
@@ -110,7 +111,7 @@ def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) 
 
 
 def give_way() -> None:
-    """Puts /dev/null where a terminal or a pipe takes no more: a user who interrupts wants to get out."""
+    """Replaces a terminal or pipe that accepts no more output by /dev/null: a user who interrupts wants to leave."""
     for fd in (1, 2):
         if not select.select([], [fd], [], 0)[1]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
@@ -133,8 +134,8 @@ def remind(ctx: click.Context) -> None:
 
 
 def run(argv: Sequence[str], *, typed: bool = False) -> int:
-    """Run one fleet command line in this process; returns its exit code. Playbook steps call it, too. typed: a user
-    did type it, and may be reminded of something."""
+    """Runs one fleet command line in this process, also a playbook's step. Returns the exit code. typed: a user typed
+    it, and may get reminders."""
     with running(Line(("fleet", *argv), cli, by_itself=typed)) as line:
         return _run(argv, line)
 
@@ -156,7 +157,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
     except click.ClickException as error:
         from fleet.cli.line.slips import explained
 
-        # --json may follow what was refused, where it was not read any more
+        # --json may come after the mistake, where click does not parse it any more
         return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda arg: arg != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         give_way()
@@ -173,7 +174,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
     except Exception as error:
         if os.environ.get("FLEET_DEBUG"):
             raise
-        if isinstance(error, OSError):  # a full disk, a home that cannot be written: this machine's, not fleet's
+        if isinstance(error, OSError):  # a full disk, a home that cannot be written: not fleet's fault
             what = f"{error.filename}: " if error.filename else ""
             fault = FleetError(f"this machine: {what}{error.strerror or error}", hint="-v shows where")
         else:
@@ -186,7 +187,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
 
 
 class Stderr(io.FileIO):
-    """stderr's file: text that cannot be written (a full disk, a reader gone) must not cost the exit code."""
+    """The file of stderr. Text that cannot be written (a full disk, a reader gone) must not change the exit code."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -211,7 +212,7 @@ def open_standard_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             mode = "w" if fd else "r"
-            # closefd: what takes this object's place must not close the number with it
+            # closefd: if another object replaces this one, the number must stay open
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(Stderr(2, "w", closefd=False)),
@@ -235,8 +236,8 @@ def main() -> None:
         code = run(sys.argv[1:], typed=True)
     try:
         sys.stdout.flush()
-    except OSError:  # a full disk, of which was spoken already, or a reader who had enough
+    except OSError:  # a full disk, which was reported already, or a reader that ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stderr.flush()
-    # everything is closed by now; taking the interpreter apart would only cost the user time
+    # everything is closed by now; the interpreter's own cleanup would only take time
     os._exit(code)

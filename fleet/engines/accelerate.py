@@ -116,7 +116,7 @@ class Accelerate(Engine):
             *selected,
             "--no_python",
             *SPAWN,
-            # on CPUs, or without a configuration, it starts one process a node, which starts the ranks
+            # on CPUs, or without a configuration, the launcher starts one process on each node, which starts the ranks
             str(node.first_rank),
             str(node.local_world_size),
             "TORCHELASTIC_RUN_ID",

@@ -140,7 +140,7 @@ class Engine(ABC):
         return ()
 
     def on_gpus(self, job: Job) -> bool:
-        """Is true if ranks that find no GPU would each train alone, without a message."""
+        """Returns whether ranks that find no GPU would each train alone, without a message."""
         return False
 
     def prepare(self, job: Job, folder: Path) -> Job:

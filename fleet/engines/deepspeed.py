@@ -83,7 +83,7 @@ def _tokens(escaped: str, code: str, more: str) -> re.Pattern[str]:
 
 QUOTED = _tokens(r"[\\$\"`]", "", "")
 BARE = _tokens(".", r"|[;&|<>()]|'(?![^']*')|\\\Z", r"'(?P<literal>[^']*)'|(?P<end>\s)|")
-NOTHING = "${FLEET_NOTHING}"  # an empty variable: it keeps the text around it from being expanded
+NOTHING = "${FLEET_NOTHING}"  # an empty variable, which keeps the text around it from being expanded
 
 
 def in_a_shell(value: str, what: str) -> tuple[bool, str]:
@@ -109,8 +109,8 @@ def in_a_shell(value: str, what: str) -> tuple[bool, str]:
 
 
 def needs_path(job: Job) -> bool:
-    """Is true if ranks find modules of the working folder only by PYTHONPATH, which DeepSpeed's runner sets for several
-    nodes. For a module, and for a script in that folder, Python itself looks there first."""
+    """Returns whether ranks find modules of the working folder only by PYTHONPATH, which DeepSpeed's runner sets for
+    several nodes. For a module, and for a script in that folder, Python itself looks there first."""
     return job.kind == "program" or (job.kind == "script" and PurePosixPath(job.script).parent != PurePosixPath())
 
 

@@ -22,7 +22,7 @@ NO_PROGRAMS = (".yaml", ".yml", ".json", ".txt")
 
 
 def is_shells(script: str) -> bool:
-    """Is true for a shell, and for a shell script, by its name or the first line of the file on this machine."""
+    """Returns whether this is a shell or a shell script, by its name or the first line of the file on this machine."""
     path = PurePosixPath(script)
     if path.suffix in (".sh", ".bash", ".zsh", ".py") or _SHELLS.fullmatch(path.name):
         return path.suffix != ".py"
@@ -34,7 +34,7 @@ def is_shells(script: str) -> bool:
 
 
 def starts_another(program: str) -> bool:
-    """Is true for an interpreter, a shell or a launcher, which run the program in their arguments."""
+    """Returns whether this is an interpreter, a shell or a launcher, which runs the program in its arguments."""
     name = PurePosixPath(program).name
     return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, PYTHON))
 

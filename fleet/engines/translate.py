@@ -1,5 +1,5 @@
-"""Translates lines of other launchers into `fleet launch`'s arguments, whole: each token has a meaning there, or fleet
-does itself what it means, or nothing is proposed."""
+"""Translates whole lines of other launchers into arguments of `fleet launch`. Each token needs a translation, or fleet
+must do itself what it requests; otherwise no line is proposed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _INSTEAD = re.compile(r"write (--?[\w-]+) (\S+)")
 
 
 class UnknownOption(UsageError):
-    """Means that no table has an option."""
+    """An option is in no table."""
 
 
 class Known(NamedTuple):
-    """Describes an option of a tool. takes: "=" where a value follows, "=?" where one may. passed: on, as it is."""
+    """Describes an option of a tool. takes: "=": it has a value; "=?": it may have one. passed: fleet passes it on
+    unchanged."""
 
     tool: str
     name: str
@@ -44,7 +45,8 @@ class Known(NamedTuple):
 
 @cache
 def options_of(*tools: str) -> Mapping[str, Known]:
-    """Returns all that tools have, by their names without dashes, short ones too; a later tool's goes over others."""
+    """Returns all options of the tools, by their names without dashes, also by short names. A later tool overrides the
+    others."""
     found = dict[str, Known]()
     for tool in tools:
         for plus, name, takes, short in re.findall(r"(\+?)([\w-]+)(=?\??)(?:\|(\w+))?", OPTIONS.get(tool, "")):
@@ -53,8 +55,8 @@ def options_of(*tools: str) -> Mapping[str, Known]:
 
 
 def launch_arguments(tokens: Sequence[str]) -> list[str] | None:
-    """Returns `fleet launch`'s arguments for a whole line of another launcher's, or of Python's; None where it is
-    neither. UsageError, with the way out, for a token that has no translation."""
+    """Returns `fleet launch`'s arguments for a whole line of another launcher or of Python; None if it is neither.
+    Raises UsageError, with a hint, for a token that has no translation."""
     env = list(takewhile(_ASSIGNED.fullmatch, tokens))
     line = list(tokens[len(env) :])
     if python := line and PYTHON.fullmatch(PurePosixPath(line[0]).name):
@@ -76,12 +78,12 @@ def launch_arguments(tokens: Sequence[str]) -> list[str] | None:
     if "/" in path and not python:
         raise UsageError(f"{path}: the inventory or --python has an environment", hint=f"write {key} without a path")
     if not command:
-        raise UsageError(f"{key}: no script stands behind it", hint="see fleet launch --help")
+        raise UsageError(f"{key}: no script follows it", hint="see fleet launch --help")
     return [*given, *(["--engine", engine] if engine != DEFAULT else []), *options, *command]
 
 
 def _env(tokens: Sequence[str]) -> Iterator[str]:
-    from fleet.inventory.secret import SECRET  # a misspelt verb needs no inventory
+    from fleet.inventory.secret import SECRET  # imported late: a misspelt verb needs no inventory
 
     for name, value in (token.split("=", 1) for token in tokens):
         if SECRET.search(name):
@@ -92,8 +94,8 @@ def _env(tokens: Sequence[str]) -> Iterator[str]:
 def carried(
     options: Mapping[str, Known], tokens: Sequence[str], ours: Mapping[str, bool] = {}
 ) -> tuple[list[str], list[str]]:
-    """(options of theirs as `fleet launch` has them, the script and all after it). UsageError for one that has no
-    translation. ours: fleet's own options, which stay -> whether a value follows."""
+    """Returns (their options as `fleet launch` has them, the script and all after it). Raises UsageError for an option
+    without a translation. ours: fleet's own option -> whether it has a value; these stay."""
     made, rest = list[list[str]](), list(tokens)
     for typed, known, value in each_option(options, rest, ours):
         if known is None and bare(typed) == "sbatch-arg" and value:
@@ -109,10 +111,10 @@ def carried(
 
 
 def _passed_on(options: Mapping[str, Known], argument: str) -> list[str]:
-    """Returns what one --sbatch-arg is in fleet's own options; [] where it is to stay as it is."""
+    """Returns fleet's own options for one --sbatch-arg; [] if it stays as it is."""
     try:
         tokens, more = carried(options, tokens_of(argument))
-    except UsageError:  # the script's writer reports the error
+    except UsageError:  # the module that writes the script reports the error
         return []
     return [] if more else tokens
 
@@ -126,8 +128,8 @@ def tokens_of(argument: str) -> list[str]:
 def each_option(
     options: Mapping[str, Known], rest: list[str], ours: Mapping[str, bool] = {}
 ) -> Iterator[tuple[str, Known | None, str | None]]:
-    """Takes the options at the beginning of `rest` out of it: (as it was typed, None where it is one of ours, its
-    value). UnknownOption, and UsageError where a value is missing."""
+    """Removes the options at the beginning of `rest`, and yields each: (as it was typed, None if it is one of `ours`,
+    its value). Raises UnknownOption, and UsageError if a value is missing."""
     while rest and rest[0][:1] == "-":
         typed, equals, value = _split(options, ours, rest.pop(0))
         own, known = ours.get(typed.replace("_", "-")), known_as(options, typed)
@@ -160,7 +162,7 @@ def each_option(
 
 
 def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
-    """Returns an option, and its value, as `fleet launch` has them: [] where fleet does that itself."""
+    """Returns an option, and its value, in the form of `fleet launch`; [] if fleet does that itself."""
     name, sbatch = SAME.get(known.name, known.name), known.tool == "sbatch"
     why, instead = (REFUSED_IN_JOBS if sbatch else REFUSED).get(name, ("", ""))
     if value == "":
@@ -186,7 +188,7 @@ def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
 
 
 def known_as(options: Mapping[str, Known], typed: str) -> Known | None:
-    """Returns the option that was typed; of sbatch's, as getopt_long reads it, the beginning of a name will do."""
+    """Returns the option that was typed. For sbatch the beginning of a name is enough, as for getopt_long."""
     name = bare(typed)
     if name in options or typed[:2] != "--" or not name:
         return options.get(name)
@@ -202,12 +204,12 @@ def endpoint(text: str) -> tuple[str, str | None]:
 
 
 def bare(option: str) -> str:
-    """Returns the name of an option, with dashes inside and none in front."""
+    """Returns the name of an option without leading dashes, and with dashes inside."""
     return option.lstrip("-").replace("_", "-")
 
 
 def _split(options: Mapping[str, Known], ours: Mapping[str, bool], token: str) -> tuple[str, str, str]:
-    """(an option, "=" where a value is in the token, the value)."""
+    """Returns (option, "=" if the token has a value, the value)."""
     option, equals, value = token.partition("=")
     short = token[1:2] != "-" and len(option) > 2 and (token[1:2] in options or token[:2] in ours)
     attached = short and bare(option) not in options  # -N2, -vq
@@ -219,5 +221,5 @@ def _flags(flags: str, ours: Mapping[str, bool]) -> bool:
 
 
 def typed_option(name: str, value: str | None) -> list[str]:
-    """Returns an option's arguments as one would type them, whatever the value starts with."""
+    """Returns the arguments for an option. A value that begins with a dash is joined by '='."""
     return [name] if value is None else [f"{name}={value}"] if value[:1] == "-" else [name, value]

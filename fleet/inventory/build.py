@@ -40,7 +40,7 @@ class Builder:
 
     @contextmanager
     def at(self, line: int, host: str | None = None, about: str = "") -> Iterator[None]:
-        """Adds the place to a FieldError. about: the begin of its message."""
+        """Adds the place to a FieldError. about: the beginning of its message."""
         try:
             yield
         except FieldError as error:

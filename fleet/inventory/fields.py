@@ -76,7 +76,7 @@ def host_name(text: str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
-    """Is true for an IPv6 address without a zone (ipaddress accepts anything as a zone)."""
+    """Returns whether the text is an IPv6 address without a zone (ipaddress accepts anything as a zone)."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -180,7 +180,7 @@ def _unexpanded(text: str) -> str:
 
 
 def _rules(text: str) -> str:
-    """Ids of rules; which there are is not known here."""
+    """Returns ids of rules. Whether such rules exist is checked elsewhere."""
     one = _matching(re.compile(r"[a-z][a-z0-9-]*"), "a rule's id", "'fleet check' shows it in brackets after a finding")
     return ",".join(one(part.strip()) for part in text.split(","))
 

@@ -88,7 +88,7 @@ def parse(raw: bytes, source: str) -> Inventory:
 
 
 def is_yaml(text: str, source: str) -> bool:
-    """Is true if a file is YAML, by its name or its content."""
+    """Returns whether a file is YAML, by its name or its content."""
     return source.endswith((".yaml", ".yml", ".json")) or not is_hostfile(text)
 
 

@@ -109,7 +109,7 @@ def _name(token: str) -> tuple[str, dict[str, Any]]:
     match = _MPICH.fullmatch(token)
     if not match:
         if "=" in token:
-            raise FieldError(f"{shown(token)} stands where the host's name belongs", "write gpu1 slots=8")
+            raise FieldError(f"{shown(token)} is where the host's name belongs", "write gpu1 slots=8")
         return token, {}
     if match["v6"] is not None and not is_ipv6(match["v6"]):
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
@@ -166,7 +166,7 @@ def _unquoted(text: str) -> str:
 
 
 def is_hostfile(text: str) -> bool:
-    """Is true if text is a hostfile and no YAML: no line reads 'key:' or '---'."""
+    """Returns whether text is a hostfile and no YAML: no line reads 'key:' or '---'."""
     return not re.search(r"""(?m)^(?:---|["']?[\w.\[\],-]+["']?[ \t]*:(?:\s|$)|[{])""", text)
 
 
@@ -207,7 +207,7 @@ class Login(NamedTuple):
 def read_login(tokens: Sequence[str]) -> Login | None:
     """Returns the log-in in a line's tokens, None if they are none. Raises FieldError for tokens that ssh would
     refuse."""
-    if len(tokens) > 1 and tokens[0] == "ssh" and not re.match(r"\w[\w-]*=", tokens[1]):  # else a host of that name
+    if len(tokens) > 1 and tokens[0] == "ssh" and not re.match(r"\w[\w-]*=", tokens[1]):  # ssh x=y: a host
         return _ssh(tokens[1:])
     return _login(tokens[0], tokens[1:]) if "@" in tokens[0] or tokens[0].startswith("ssh://") else None
 

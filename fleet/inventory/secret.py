@@ -1,4 +1,4 @@
-"""Decides which values of variables may be stored or shown: those that are plainly no secret."""
+"""Decides which values of variables may be stored or shown: only those that are clearly not secret."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ SECRET = re.compile(
     "auth(?!or(?!iz))|cookie|login",
     re.IGNORECASE,
 )
-# a value of several parts, one with such a name: JSON, options, an HTTP header
+# a value with several parts (JSON, options, an HTTP header), one of which has such a name
 _S = SECRET.pattern
 _NAMED = re.compile(rf"({_S})[\w-]*[\"']*\s*[=:]|-[\w-]*({_S})[\w-]*\s|\bbearer\s", re.IGNORECASE)
 # settings of libraries; a secret among them has a name that shows it
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )
-# a login in an address, and the begin of well-known keys
+# a login in an address, and the beginnings of well-known keys
 _GIVEN_AWAY = re.compile(r"://[^/\s]*@|\b(hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)")
-# the same for arguments of a script, which may be any text: it must be as long as a key, too
+# the same for arguments of a script. They may be any text, so a match must also be as long as a key.
 _KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9]{12}")
 _LOWERCASE = re.compile("[a-z]{1,20}([/_.-][a-z]{1,20})*")
 _COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # with a number it is no secret: --max-tokens 512
 _TOKEN = re.compile("[A-Za-z0-9]+")
-# in a line for a shell: its tokens with their quotes, a value from elsewhere; values and names of no secret
+# in a line for a shell: a token with its quotes; a value that the shell inserts; a value and a name that are no secret
 _SHELL_TOKEN = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;&|()<>'"\\])+""")
 _ELSEWHERE = re.compile(r"""`|\$(?!['"])|"[$`]""")
 _PLAIN = re.compile("[/~].*")
@@ -34,11 +34,11 @@ _HEADER = re.compile(
     r"(?!bearer|basic|token|[\s$`'\":])",
     re.IGNORECASE,
 )
-_BARE = re.compile("[A-Za-z0-9_-]{32,}")  # a key that a command takes as it is: wandb login KEY
-MAX_VALUE, MAX_TOKEN, MAX_MIXED = 400, 20, 5  # characters; a token that mixes digits with others may be a password
+_BARE = re.compile("[A-Za-z0-9_-]{32,}")  # a key as a plain argument: wandb login KEY
+MAX_VALUE, MAX_TOKEN, MAX_MIXED = 400, 20, 5  # characters; a token that mixes letters and digits may be a password
 Keep = Callable[[str, str], "str | None"]
 OPTIONS = ("--env", "--env-expand", "--var")
-COMMAND = "--notify"  # its value is one
+COMMAND = "--notify"  # an option whose value is a command
 
 
 def kept(name: str, value: str) -> str | None:
@@ -60,8 +60,8 @@ def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = kept) -> list[str]:
-    """Returns a command line for display. In options that take NAME=VALUE, or a command, a value that may be a secret
-    becomes ***. The arguments after -- are unchanged."""
+    """Returns a command line for display. *** replaces a value that may be a secret, in options that take NAME=VALUE or
+    a command. The arguments after -- are unchanged."""
 
     def hidden(pair: str) -> str:
         name, equals, value = pair.partition("=")
@@ -103,13 +103,13 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
 
 
 def secret_in(line: str) -> str | None:
-    """Returns the name of a secret in a line for a shell, with *** for the secret; None where there is none. A value
-    that the shell takes from elsewhere is none: $NAME, $(command)."""
+    """Returns the name of a secret in a line for a shell, with *** for the secret; None if there is none. Values that
+    the shell inserts, $NAME and $(command), are no secrets."""
     before = last = ""
     for token in _SHELL_TOKEN.findall(line):
         text = re.sub("['\"]", "", token)
         option, equals, value = token.partition("=")
-        name = re.search(r"-*[\w.-]*$", option)[0]  # type: ignore[index]  # of the end there is an empty one
+        name = re.search(r"-*[\w.-]*$", option)[0]  # type: ignore[index]  # it always matches, perhaps an empty text
         if not equals:
             name, value = (before if before[:1] == "-" and token[:1] != "-" else ""), token
         if re.search(r"\s", text) and (header := _HEADER.search(text)):
@@ -131,7 +131,8 @@ def secret_in(line: str) -> str | None:
 
 
 def _stands_for_itself(name: str, value: str) -> bool:
-    """Is true of a value that is the secret of this name: no file that has it, no number that counts something."""
+    """Returns whether the value is the secret with this name. It is not if it is a file that has the secret, or a
+    number that counts something."""
     found, bare = SECRET.search(name), name.lstrip("-")
     if found is None or _WHERE.search(bare) or not value or _PLAIN.fullmatch(value):
         return False

@@ -129,8 +129,8 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
     ports = [device for device in devices if is_like_a_port(device) and device not in (available or ())]
     if ports:
         raise FieldError(
-            f"behind ':' stand devices, and {ports[0]} looks like a port",
-            f"a port stands in the inventory: {host.name} port={ports[0]}",
+            f"after ':' come devices, and {ports[0]} looks like a port",
+            f"a port belongs in the inventory: {host.name} port={ports[0]}",
         )
     if available is None:
         if option == "-x":

@@ -15,7 +15,7 @@ LOGIN = re.compile(
 
 
 def is_like_a_port(number: int) -> bool:
-    """Is true for 22, and for numbers that are too large for slots or devices."""
+    """Returns whether the number is 22, or too large for slots or devices."""
     return number == 22 or number >= 1024
 
 
@@ -33,7 +33,7 @@ def login(text: str) -> str | None:
 
 
 def selection(option: str, text: str, known: Container[str]) -> str | None:
-    """Returns a hint at the meant value of -w or -x, None if it is not clear."""
+    """Returns a hint with the probable value of -w or -x, None if it is not clear."""
     match = LOGIN.fullmatch(text)
     if match and match["user"] and match["user"] not in known:
         here = [name for name in (f"{match['host']}:{match['port']}", match["host"]) if name in known]

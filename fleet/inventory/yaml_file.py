@@ -24,7 +24,7 @@ from fleet.inventory.yaml_tree import Tree, read_tree
 from fleet.model import Inventory
 
 SECTIONS = ("defaults", "env", "hosts", "groups", "sync", "slurm")
-_LISTS = {"devices": "int", "ignore": "str"}  # what they may be lists of
+_LISTS = {"devices": "int", "ignore": "str"}  # field -> type of the items, if it may be a list
 _NUMBERS = ("port", "slots", "devices")
 _KINDS = {"map": "a mapping", "list": "a list", "bool": "a true/false", "null": "empty"}
 
@@ -35,7 +35,7 @@ def parse_yaml(text: str, source: str) -> Inventory:
     if root is None:
         raise InventoryError("is empty", where=source, hint="it needs hosts:")
     if root.kind != "map":
-        hint = "is it a hostfile? those have no .yaml ending" if root.kind == "str" else "hosts stand under hosts:"
+        hint = "is it a hostfile? those have no .yaml ending" if root.kind == "str" else "hosts belong under hosts:"
         raise InventoryError(
             f"holds {_KINDS.get(root.kind, 'a single value')}, not sections", where=f"{source}:{root.line}", hint=hint
         )
@@ -49,8 +49,8 @@ def read_defaults(text: str, source: str) -> dict[str, Any]:
 
 
 def read_options(text: str, source: str, section: str) -> dict[str, str | bool | list[str]]:
-    """Returns a section of options of a command's: values are texts as they are written, lists of them, or true and
-    false. InventoryError where it is another thing."""
+    """Returns the options in a section. A value is a text as written, a list of texts, or true or false. Raises
+    InventoryError for any other value."""
     root = read_tree(text, source)
     tree = root.pairs.get(section) if root else None
     found = dict[str, str | bool | list[str]]()
@@ -69,7 +69,7 @@ class _Reader:
     def read(self, root: Tree) -> Inventory:
         for key, line in root.key_lines.items():
             if key not in SECTIONS:
-                hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts stand under hosts:"
+                hint = suggest(key, SECTIONS) or f"sections: {', '.join(SECTIONS)}; hosts belong under hosts:"
                 self.builder.fail(line, f"unknown section {shown(key)}", hint=hint)
         if "hosts" not in root.pairs:
             raise InventoryError("has no hosts:", where=self.builder.source)

@@ -1,4 +1,4 @@
-"""The exit codes of fleet's own (docs/exit-codes.md), and the names of signals, once for both halves."""
+"""Defines fleet's own exit codes (docs/exit-codes.md) and the names of signals, for both halves."""
 
 EXIT_OK = 0
 EXIT_HOST_FAILED = 1
@@ -11,7 +11,7 @@ EXIT_INTERNAL = 125
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141  # 128 + SIGPIPE
 
-# Linux's, whatever the head runs
+# Linux's numbers, whatever system the head has
 NAMES = (
     *("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"),
     *("TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF"),
@@ -20,5 +20,5 @@ NAMES = (
 
 
 def name_of(signal: int) -> str:
-    """Returns "SIGUSR1"; a real-time one has no name but its number."""
+    """Returns the name of a signal: "SIGUSR1". A real-time signal has only a number."""
     return "SIG" + NAMES[signal - 1] if 0 < signal <= len(NAMES) else "signal " + str(signal)

@@ -1,12 +1,12 @@
-"""The environment of a host's training interpreter, as one text for sh: head and node start things in it, and the node
-asks it which interpreter that is. Nowhere else is `python` of the inventory resolved.
+"""Defines the environment of a host's training interpreter, as one text for sh. Head and node start programs in it, and
+the node uses it to find the interpreter. `python` of the inventory is resolved only here.
 
-`python` is a path, with ~ as the node has it, from the workdir where it is relative; or a name on the PATH; or "", for
-python3. The folder of an interpreter that is named by its path, or that is an environment's own, is put first on PATH.
-A virtual environment's link to its python is not followed: its target knows nothing of the environment.
+`python` is one of: a path, in which ~ is the node's and which may be relative to the workdir; a name on the PATH; ""
+for python3. The folder of an interpreter comes first on PATH, if it is named by its path or belongs to an environment.
+A virtual environment's link to its python is not followed, because its target is outside of the environment.
 """
 
-# fleet_enter PYTHON WORKDIR: fleet_python is its path, empty where there is none. Works under set -eu, too.
+# fleet_enter PYTHON WORKDIR: sets fleet_python to its path, or empty if there is none. It works under set -eu, too.
 _ENTER = r"""
 fleet_expand() {
 fleet_path=$1; fleet_user=${1%%/*}
@@ -52,12 +52,13 @@ if [ ! "$fleet_python" ]; then fleet_die "${1:-python3}" "no such interpreter"; 
 case $3 in */*) ;; *) command -v -- "$3" >/dev/null || fleet_die "$3" "No such file or directory" ;; esac
 """
 SET = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV")
-# for /bin/sh: the path of PYTHON and the values of SET, each ended by a NUL, empty where there is none
+# for /bin/sh: prints the path of PYTHON and the values of SET, each with a final NUL, empty if there is none
 PRINT_SETTINGS = _ENTER + _AFTER + 'printf "%s\\0" "$fleet_python"' + "".join(' "${' + name + '-}"' for name in SET)
 
 
 def activating(line: str, last: str) -> str:
-    """For bash: a user's `activate` line, which already sees an interpreter named by its path; then `last`."""
+    """Returns a text for bash: a user's `activate` line, and then `last`. The line already finds an interpreter that is
+    named by its path."""
     return _ENTER + _BEFORE + "fleet_cwd=$PWD\n" + line + "\n" + last
 
 

@@ -1,8 +1,9 @@
-"""Lists what nvidia-smi reports of a GPU: one table makes the query, reads its cells, and is the GPU's JSON.
+"""Lists the fields that nvidia-smi reports of a GPU. The table makes the query, parses its cells, and defines the GPU's
+JSON.
 
-A field is (JSON name, type, nvidia-smi's names, the driver since which it is known, the rule that judges it). The
-preferred name comes first. Names are those of `nvidia-smi --help-query-gpu`, drivers those of recorded outputs.
-Types: "text"; "count" and "number"; "mib", bytes in JSON; "bits", hexadecimal; "flag", true or false.
+A field is (JSON name, type, nvidia-smi's names, first driver that knows it, the rule that judges it). The preferred
+name comes first. Names are those of `nvidia-smi --help-query-gpu`; drivers are by recorded outputs. Types: "text";
+"count" and "number"; "mib", bytes in JSON; "bits", hexadecimal; "flag", true or false.
 """
 
 GPU_FIELDS: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (
@@ -12,7 +13,7 @@ GPU_FIELDS: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (
     ("uuid", "text", ("uuid",), "", ""),
     ("driver", "text", ("driver_version",), "", "driver-version"),
     ("ecc_errors", "count", ("ecc.errors.uncorrected.volatile.total",), "", "gpu-ecc"),
-    # an old driver does not know all of the others; a launch asks for the next ones alone
+    # an old driver may not know the following fields; a launch requests only those up to BASIC
     ("used", "mib", ("memory.used",), "", "gpu-held"),
     ("mode", "text", ("compute_mode",), "", "gpu-prohibited"),
     ("mig", "flag", ("mig.mode.current",), "450", "gpu-mig"),
@@ -51,6 +52,6 @@ GPU_FIELDS: "tuple[tuple[str, str, tuple[str, ...], str, str], ...]" = (
     ("fabric", "text", ("fabric.state",), "525", "gpu-fabric"),
     ("fabric_status", "text", ("fabric.status",), "525", "gpu-fabric"),
 )
-BASE = 6  # which every driver knows; they are null where they are not known, the others are missing
-BASIC = 10  # which a launch asks for, by the names that the driver knows; the others are `check`'s alone
-ROWS = "remapped_rows."  # drivers to 535 report these by a query of their own
+BASE = 6  # number of fields that every driver knows. Without a value these are null; the others are missing.
+BASIC = 10  # number of fields that a launch requests, by the names that the driver knows; `check` requests all
+ROWS = "remapped_rows."  # drivers up to 535 report these only in a separate query

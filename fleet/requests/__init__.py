@@ -1,2 +1,2 @@
-"""Defines the requests of verbs: one frozen dataclass a verb, with its defaults and its limits, checked where it is
-made."""
+"""Defines the requests of verbs: a frozen dataclass for each, with its defaults and its limits. It checks itself when
+it is made."""

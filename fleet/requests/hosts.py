@@ -1,4 +1,4 @@
-"""Defines the requests of the verbs that look at hosts and change them: exec, check, kill-port, setup-ssh, build."""
+"""Defines the requests of the verbs that look at hosts or change them: exec, check, kill-port, setup-ssh, build."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fleet.requests.variables import check_variable
 
 @dataclass(frozen=True, kw_only=True)
 class Exec(Request):
-    """Run exactly `argv` on every host, or the line `shell` in its shell. Times are seconds.
+    """Requests to run exactly `argv` on every host, or the line `shell` in the node's shell. Times are seconds.
 
-    timeout: the command is ended after that, None: never. grace: between SIGTERM and SIGKILL. keep: False leaves the
-    outputs to events. env_of: "python" for the environment of each host's training interpreter. stdin: bytes, or a
-    file open for reading them, for the command on every host; None: an empty one."""
+    timeout: after which the command is ended, None: never. grace: between SIGTERM and SIGKILL. keep: keep the outputs;
+    False: only events have them. env_of: "python" for the environment of each host's training interpreter. stdin:
+    bytes, or a file open for reading, for the command on every host; None: no input."""
 
     argv: Sequence[str] = field(default=(), kw_only=False, metadata={HINT: "for a line: shell=..."})
     shell: str | None = option(None, "A line for the node's shell, instead of an argv.", metavar="LINE")
@@ -48,8 +48,9 @@ class Exec(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Request):
-    """Compare the hosts' environments. timeout: seconds that each probe step has; all of them run at once. engine: what
-    is to run there. network: measure each pair of hosts, too. bench: measure how fast idle GPUs are, too."""
+    """Requests to compare the hosts' environments. timeout: seconds for each probe step; all of them run at once.
+    engine: what is to run there. network: also measure each pair of hosts. bench: also measure how fast idle GPUs
+    are."""
 
     timeout: float = option(
         20.0, "Seconds until a step on a node counts as hanging.", metavar="S", limits=within(0.1, 600)
@@ -61,9 +62,9 @@ class Check(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class KillPort(Request):
-    """End who listens on these ports, and nothing else. force: other users' processes, too. grace: seconds between
-    SIGTERM and SIGKILL. runs: ids or names of live runs whose processes may be ended, too. agree: is shown the
-    KillPlan, and may refuse."""
+    """Requests to end the processes that listen on these ports, and no others. force: also other users' processes.
+    grace: seconds between SIGTERM and SIGKILL. runs: ids or names of live runs whose processes may be ended, too.
+    agree: takes the KillPlan, and returns False to refuse it."""
 
     ports: Collection[int] = field(kw_only=False, metadata=within(1, 65535))
     force: bool = option(False, "End other users' processes too, where permitted.")
@@ -74,12 +75,11 @@ class KillPort(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SetupSsh(Request):
-    """Passwordless SSH from here to every host and, with `mesh`, between all of them.
+    """Requests passwordless SSH from here to every host and, with `mesh`, between all of them.
 
-    password: of every host that does not take the key yet. replace_key: names of hosts that may have another host key.
-    key_type: of keys that are made, None: ed25519, and whatever key is in use. limit: seconds for each pair that is
-    verified. confirm: is shown host keys that are not confirmed (passwords.NewKey). undo: takes away what this
-    added."""
+    password: of every host that does not accept the key yet. replace_key: names of hosts that may have another host
+    key. key_type: of new keys; None: ed25519, and any key that is in use. limit: seconds to verify each pair. confirm:
+    takes the unconfirmed host keys (passwords.NewKey). undo: remove what this added."""
 
     password: str | None = field(default=None, repr=False)
     password_file: str | os.PathLike[str] | None = option(
@@ -115,11 +115,10 @@ class SetupSsh(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Build(Request):
-    """Build a wheel on one host for the GPUs of all, and install it everywhere. what: "deepspeed", or a tree's path.
-
-    source: deepspeed's own tree. arch: "auto" or capabilities, "8.0;9.0". ops: deepspeed's, () chooses. on: the host
-    that builds, None the first. cpu: as if no host had a GPU. env: literal, for the build. builds_dir: logs and wheels
-    on this machine. import_timeout: seconds that importing it may take on a host."""
+    """Requests to build a wheel on one host for the GPUs of all, and to install it everywhere. what: "deepspeed", or a
+    tree's path. source: deepspeed's own tree. arch: "auto" or capabilities, "8.0;9.0". ops: deepspeed's, () chooses.
+    on: the host that builds, None the first. cpu: build as if no host had a GPU. env: literal variables for the build.
+    builds_dir: folder for logs and wheels on this machine. import_timeout: seconds for importing it on a host."""
 
     what: str = field(kw_only=False)
     version: str | None = option(None, "deepspeed's version [0.19.8].", metavar="V")

@@ -21,7 +21,7 @@ MEANWHILE = "While it runs"
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
 
 
-# of another launcher, which libraries believe: BMTrain, Lightning and MPI's take each rank for a task of its own
+# Variables of other launchers. Libraries (BMTrain, Lightning, MPI) follow them, and take each rank for a separate task.
 OF_LAUNCHERS = (
     *("SLURM_*", "SLURMD_*", "SRUN_*", "SBATCH_*", "PMI_*", "PMI2_*", "PMIX_*", "PRTE_*", "OMPI_*", "MV2_COMM_*"),
     *("HYDRA_*", "I_MPI_*", "MPI_LOCAL*", "PALS_*", "JSM_*", "FLUX_TASK_*"),
@@ -30,31 +30,31 @@ OF_LAUNCHERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Launch(OfRun):
-    """Start `script` as ranks on all hosts. Times are seconds.
+    """Requests to start `script` as ranks on all hosts. Times are seconds.
 
-    nnodes: take the first N hosts, None all but the spares; "MIN:MAX" goes on while MIN are left. spares: so many hosts
-    wait to take lost ones' places. nproc_per_node: ranks a node: a number, "gpu", "cpu" or "auto" (GPUs, or else
-    CPUs), None: each host's slots. engine: None is torchrun, or for a shell script "command", once a node. module:
-    `script` is one's name, as after python -m. no_python: it is a program, which the engine starts as it is.
-    master_port: 0 chooses one. options: those that only this engine has.
+    nnodes: take the first N hosts, None: all but the spares; "MIN:MAX": elastic, goes on while MIN are left. spares:
+    number of hosts that wait to replace lost ones. nproc_per_node: ranks on a node: a number, "gpu", "cpu" or "auto"
+    (GPUs, or else CPUs), None: each host's slots. engine: None is torchrun, or "command" once on each node for a shell
+    script. module: `script` is a module's name, as after python -m. no_python: `script` is a program, which the engine
+    starts as it is. master_port: 0 chooses one. options: those that only this engine has.
 
-    clean_env: ranks see none of OF_LAUNCHERS, which the nodes have, but those of keep_env.
+    clean_env: ranks do not see the nodes' variables in OF_LAUNCHERS, except those in keep_env.
 
-    lease: how long nodes go on without a head, None for ever. node_timeout: silence after which a node is lost.
+    lease: how long nodes go on without a head, None: forever. node_timeout: silence after which a node is lost.
     stall_timeout: silence of all ranks after which the run is over, None: never. grace: between SIGTERM and SIGKILL,
-    None: 30 of a requested stop, 10 after a failure. max_log: bytes that a node keeps of a log which is here,
-    0: all. sample: between two samples of what a node does, 0: none. max_restarts: after a failure all ranks are
-    started again, so often. detach: once it runs it goes on without this program, and `attach` follows it. share: also
-    where another run is live. wait: for the end of live runs that have the hosts; a number: so many seconds at most.
-    notify: a line for sh on this machine at the run's end, with the summary, JSON, on its stdin. preflight: False
-    starts in spite of what it finds.
+    None: 30 for a requested stop, 10 after a failure. max_log: bytes that a node keeps of a log that the head has, 0:
+    all. sample: time between two samples of each node, 0: none. max_restarts: how often all ranks are started again
+    after a failure. detach: once the run has started it goes on without this program, and `attach` follows it. share:
+    start on hosts with another live run, too. wait: wait until the live runs on the hosts are over; a number: at most
+    that long. notify: a line for sh on this machine at the run's end; its stdin is the summary as JSON. preflight:
+    False starts in spite of what it finds.
 
-    sync: mirror `folder` to the nodes' workdir first. force: also over what another folder delivered. max_delete: as of
-    Sync. wheels: install this folder of wheels, or what this requirements file names, into the nodes' Python first;
-    force: also in place of what they have, or where that breaks a package. as_there: run what lies on the nodes, though
-    another source delivered it. folder: also the workdir of hosts that have none; None: the current one. runs_dir:
-    where runs/RUN is made. repeats: the run that this one is another of. claims: the id that it has, and attempt: which
-    one of it this is, where it was submitted to a queue before."""
+    sync: mirror `folder` to the nodes' workdir first. force: also replace what another folder delivered. max_delete:
+    see Sync. wheels: install this folder of wheels, or the wheels of this requirements file, into the nodes' Python
+    first; force: also replace installed versions, and break packages. as_there: run what the nodes have, even if
+    another source delivered it. folder: also the workdir of hosts that have none; None: the current one. runs_dir: the
+    folder of runs/RUN. repeats: the run that this one repeats. claims: the run's id, and attempt: the number of its
+    start, if it was submitted to a queue before."""
 
     script: str = field(kw_only=False)
     args: Sequence[str] = field(default=(), kw_only=False)
@@ -215,7 +215,7 @@ class Launch(OfRun):
         if not self.script:
             raise OptionError("script", "is empty", "fleet launch train.py")
         if self.module and self.no_python:
-            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them away")
+            raise UsageError("SCRIPT is either a module (-m) or a program (--no-python)", hint="leave one of them out")
         if self.force and not self.sync and not self.wheels:
             typed = f"fleet launch --sync --force {self.script}"
             raise OptionError("force", "has a meaning with --sync or --wheels only", typed)
@@ -258,15 +258,15 @@ class Launch(OfRun):
 
     @property
     def unset(self) -> str | None:
-        """A pattern of the names that ranks do not see."""
+        """Returns a pattern of the variables that ranks do not see; None if they see all."""
         names = "|".join(name.replace("*", ".*") for name in OF_LAUNCHERS)
         kept = "|".join(map(re.escape, self.keep_env))
         return f"(?!(?:{kept})$)(?:{names})" if self.clean_env else None
 
     @property
     def nodes(self) -> tuple[int | None, int]:
-        """(most, least): it starts on so many at most, None: all that are there; and goes on while so many are left, 0:
-        all must be."""
+        """Returns (most, least). most: number of nodes to start on, None: all. least: number with which the run goes
+        on, 0: all of them."""
         if self.nnodes is None:
             return None, 0
         text = str(self.nnodes)
@@ -287,7 +287,7 @@ class Launch(OfRun):
 
     @property
     def ranks(self) -> int | None:
-        """On a node; None: as in `counted`."""
+        """Returns the number of ranks on a node; None: `counted` decides."""
         if self.nproc_per_node is None or self.nproc_per_node in COUNTS:
             return None
         text = str(self.nproc_per_node)
@@ -298,23 +298,23 @@ class Launch(OfRun):
 
     @property
     def counted(self) -> str:
-        """Returns what ranks are counted by: "slots" takes the inventory's, "gpu" one per GPU, "cpu" one per core,
+        """Returns what decides the number of ranks: "slots" the inventory's, "gpu" one per GPU, "cpu" one per core,
         "auto" one per GPU, else one per core."""
         return str(self.nproc_per_node) if self.nproc_per_node in COUNTS else "slots"
 
     @property
     def document(self) -> dict[str, Any]:
-        """For run.json: what makes the same request once more. An engine's own options are among the others."""
+        """Returns the fields for run.json that make the same request again. An engine's own options are among them."""
         values = {name: value for name, value in self.given().items() if name not in NOT_REPEATED}
         return {**values, **self.options}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Launch:
-        """The request of a `document`. OptionError for what it may not hold."""
+        """Returns the request of a `document`. Raises OptionError for an invalid one."""
         known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
         return cls(**known, options={name: value for name, value in document.items() if name not in known})
 
     @property
     def cwd(self) -> str:
-        """The head's folder."""
+        """Returns the head's folder."""
         return os.fspath(self.folder or ".")

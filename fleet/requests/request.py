@@ -1,4 +1,5 @@
-"""A request checks itself, for the command line, for Python programs, playbooks and documents alike."""
+"""Defines the base of requests. A request checks itself, for the command line, Python programs, playbooks and
+documents."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from typing import Any, BinaryIO, Literal, Union, get_args, get_origin
 from fleet.codec import MOST, UNBOUNDED, Bounds, Misfit, decode, hints, to_json
 from fleet.errors import UsageError
 
-LIMITS, HINT = "limits", "hint"  # of a field's metadata
+LIMITS, HINT = "limits", "hint"  # keys of a field's metadata
 HELP, FLAGS, METAVAR, COMPLETES, DAILY, SECTION = "help", "flags", "metavar", "completes", "daily", "section"
-MOMENT = 0.001  # seconds: the least of a time that may not be 0
+MOMENT = 0.001  # seconds; lower limit of a time that must not be 0
 
 
 class OptionError(UsageError):
-    """An option has a value that it cannot have. option: its name, as a Python program has it. problem: why not."""
+    """An option has an invalid value. option: its name in a Python program. problem: why it is invalid."""
 
     def __init__(self, option: str, problem: str, hint: str | None = None) -> None:
         super().__init__(f"{option} {problem}", hint=hint)
@@ -25,12 +26,12 @@ class OptionError(UsageError):
 
 
 def within(least: float, most: float = MOST) -> dict[str, Any]:
-    """The metadata of a field: its number, or each of its numbers, is within these."""
+    """Returns the metadata of a field whose number, or each of its numbers, is within these limits."""
     return {LIMITS: Bounds(least=least, most=most)}
 
 
 def number(default: Any, least: float, most: float = MOST) -> Any:
-    """A field of a request: a number, or several, within these."""
+    """Returns a field of a request for a number, or several, within these limits."""
     return field(default=default, metadata=within(least, most))
 
 
@@ -44,17 +45,17 @@ def option(
     daily: bool = False,
     section: str | None = None,
 ) -> Any:
-    """A field of a request that is an option. help: a sentence or two. flags: as it is typed, where that is not its
-    name. metavar: what its value is called. completes: the function of cli/line/complete.py that knows its values.
-    limits: its number, or each of its numbers, is `within` these. daily: a verb with many options shows it first.
-    section: of its verb's help."""
+    """Returns a field of a request that is an option. help: a sentence or two. flags: how it is typed, if not by its
+    name. metavar: the name of its value. completes: the function of cli/line/complete.py for its values. limits: see
+    `within`. daily: a verb with many options shows it first. section: its section in the verb's help."""
     about = {HELP: help, FLAGS: flags, METAVAR: metavar, COMPLETES: completes, DAILY: daily, SECTION: section}
     return field(default=default, metadata={**about, **limits})
 
 
 @dataclass(frozen=True)
 class Request:
-    """Base of all. Whole numbers are no texts, and a text is no list; sequences become tuples."""
+    """The base of all requests. A whole number is not accepted as a text, nor a text as a list; sequences become
+    tuples."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -63,7 +64,7 @@ class Request:
 
     @classmethod
     def fitted(cls, name: str, value: Any) -> Any:
-        """A value as that field has it. OptionError."""
+        """Returns a value converted for that field. Raises OptionError."""
         own: Any = cls
         kind, more = hints(own)[name], cls.__dataclass_fields__[name].metadata
         bounds = more.get(LIMITS, UNBOUNDED)
@@ -93,8 +94,8 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach(Request):
-    """How hosts are reached, for every request. fanout: hosts worked on at once. connect_timeout: seconds to reach and
-    authenticate one."""
+    """Describes how hosts are reached, for every request. fanout: hosts worked on at once. connect_timeout: seconds to
+    reach and authenticate one."""
 
     fanout: int = option(64, "Hosts worked on at once.", metavar="N", limits=within(1, 4096))
     connect_timeout: float = option(
@@ -103,7 +104,7 @@ class Reach(Request):
 
 
 def _wanted(kind: Any, bounds: Bounds, item: bool) -> str:
-    """Returns what a value of that type is called. item: one of a list is wrong."""
+    """Returns the name of a type, for messages. item: an item of a list is wrong."""
     origin, args = get_origin(kind), get_args(kind)
     shape = origin or kind
     if origin in (Union, UnionType):

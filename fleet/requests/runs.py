@@ -1,6 +1,6 @@
 """Defines the requests about a run, and the request of `fleet get`.
 
-run: the run's id or name, a prefix of one id only, or "latest". runs_dir: the folder of this machine with a folder for
+run: the run's id or name, a unique prefix of an id, or "latest". runs_dir: the folder on this machine with a folder for
 each run."""
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Stacks(OfRanks, OfRun):
 class Get(OfRun):
     """Requests to fetch a path of the hosts, or what a run wrote in its folder, to a folder of this machine.
 
-    what: a run, or a path relative to each host's workdir. to: the folder here. force: replace without consent files
-    here that no get wrote, or that have changed since. all: repositories (.git, .hg), too. copy_unsafe_links: in place
-    of a link that leads out of the fetched folder, fetch its target."""
+    what: a run, or a path relative to each host's workdir. to: the folder on this machine. force: also replace, without
+    consent, local files that no get wrote, or that have changed since. all: also fetch repositories (.git, .hg).
+    copy_unsafe_links: fetch the target of a link that leads out of the fetched folder, in place of the link."""
 
     what: str = field(kw_only=False)
     to: str | os.PathLike[str] = option(".", "Where to [here].", metavar="DIR")

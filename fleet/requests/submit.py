@@ -1,4 +1,4 @@
-"""Defines the request of `fleet launch` to have a queue start a run."""
+"""Defines the request to have a queue start a run (`fleet launch --on slurm`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from fleet.requests.runs import OfRun
 
 @dataclass(frozen=True, kw_only=True)
 class Submit(OfRun):
-    """Have a job launch `command` on the first of its nodes, as it would be typed there after `launch`.
+    """Requests a job that launches `command` on the first of its nodes. command: as it would be typed there after
+    `launch`.
 
-    run: its id. environ: the user's variables, of which the queue's command takes options. env: variables of the run,
-    whose values are in no command line and no script. on: the source whose queue it is. name: what the run is called
-    by. nodes: how many, as the queue takes it; "": as many as `only` names, else 1. options: the queue's own. only,
-    without: node sets. grace: seconds in which ranks save their work, where a user set them. detach: leave it in the
-    queue. made: comments of the script. each: arguments that are added to the command, a run and a job for each; `run`
-    is the first one's id then."""
+    run: its id. environ: the user's variables, from which the queue's command takes options. env: variables of the run,
+    whose values are in no command line and no script. on: the source that has the queue. name: the run's name. nodes:
+    their number in the queue's form; "": as many as `only` names, else 1. options: the queue's own. only, without: node
+    sets. grace: seconds in which ranks save their work, if a user set them. detach: leave the job in the queue. made:
+    comments in the script. each: lists of arguments to add to the command, each for a run and job of its own; `run` is
+    then the id of the first."""
 
     on: str
     name: str
@@ -36,17 +37,17 @@ class Submit(OfRun):
     each: Sequence[Sequence[str]] = ()
 
     def asked(self) -> dict[str, Any]:
-        """Nodes and the queue's options: what requests the same."""
+        """Returns the nodes and the queue's options, with which the same job can be requested again."""
         more = {"nodes": self.nodes, "nodelist": self.only, "exclude": self.without, "grace": self.grace}
         return {**self.options, **{name: value for name, value in more.items() if value}}
 
 
 def of_line(run: str, line: object) -> str:
-    """Returns the id of the run of another line, of several that are requested at once: NAME-LINE-DATE-TIME-HEX."""
+    """Returns the id of another run of several that are requested at once: NAME-LINE-DATE-TIME-HEX."""
     name, *stamp = run.rsplit("-", 3)
     return "-".join([name.rpartition("-")[0], str(line), *stamp])
 
 
 def both(*sets: str | None) -> str | None:
-    """Returns one node set of several."""
+    """Returns the union of node sets as one node set."""
     return ",".join(filter(None, sets)) or None

@@ -1,4 +1,4 @@
-"""Defines the request of `fleet sync`: code, data, or wheels."""
+"""Defines the requests of `fleet sync`: code, data, or wheels."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _consent(force: bool | Sequence[str], keep: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Sync(Request):
-    """Make `to` on every host what the folder `source` is; None: its workdir.
+    """Requests to make `to` on every host equal to the folder `source`. to: None is the host's workdir.
 
-    force: also over a node's own files and what another source's sync delivered there, without asking; patterns: over
-    the node's own files that they name. keep: leave a node's own files. delete_excluded: delete what was delivered and
-    is left out now. max_delete: files that may be deleted on a host; "all"; None: not most of what is there. all: send
-    what is left out without consent, but private keys. copy_unsafe_links: send what links that lead out point to.
-    source_id: what the source is known by, for sources that are made again and again."""
+    force: also replace, without asking, a node's own files and what another source's sync delivered; patterns: only the
+    node's own files that match. keep: leave a node's own files. delete_excluded: delete delivered files that are
+    excluded now. max_delete: files that may be deleted on a host; "all"; None: not most of them. all: also send what
+    needs consent otherwise, except private keys. copy_unsafe_links: send the targets of links that lead out. source_id:
+    the name of a source that is created again and again."""
 
     source: str | os.PathLike[str] = field(default=".", kw_only=False)
     to: str | None = field(
@@ -76,7 +76,7 @@ class Sync(Request):
     )
 
     def check(self) -> None:
-        if os.fspath(self.source) == "":  # a variable that is not set, rather than the current folder
+        if os.fspath(self.source) == "":  # most likely an unset variable, so it is not taken for the current folder
             raise UsageError("SRC is empty", hint="leave it away, or give '.', for the current folder")
         if self.to is not None and not self.to.strip():
             raise OptionError("to", "is empty", "name a folder on the hosts, '~/work' for instance")
@@ -85,10 +85,10 @@ class Sync(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncData(Request):
-    """Bring each "PATH[:DEST]" to every host by a pipelined broadcast.
+    """Requests to bring each "PATH[:DEST]" to every host by a pipelined broadcast.
 
     limit: "100MB" or "200mbit" a second. from_host: the host that has PATH, instead of this machine; all others get it.
-    force, keep, copy_unsafe_links: as of Sync."""
+    force, keep, copy_unsafe_links: see Sync."""
 
     data: Sequence[str] = option(
         MISSING,
@@ -154,9 +154,9 @@ class SyncImage(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncWheels(Request):
-    """Install wheels into every host's Python, offline, all or none. source: a folder, one wheel, or a requirements
-    file. refresh: resolve requirements again. import_timeout: seconds that importing one of them may take. yes:
-    replace what the hosts have, torch for instance, without asking. force: also where it breaks what they have."""
+    """Requests to install wheels into every host's Python, offline, all or none. source: a folder, one wheel, or a
+    requirements file. refresh: resolve requirements again. import_timeout: seconds for importing one of them. yes:
+    replace what the hosts have, torch for instance, without asking. force: also if it breaks what they have."""
 
     source: str | os.PathLike[str] = field(kw_only=False)
     refresh: bool = option(False, "With --wheels REQUIREMENTS: resolve and download again.", section=WHEELS)

@@ -1,4 +1,4 @@
-"""Finds the GPU, or the host, that computes or copies more slowly than its peers: those of its model."""
+"""Finds the GPUs or hosts that compute or copy more slowly than their peers. Peers are parts of the same model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from fleet.model import grouped
 from fleet.rules.gpu_state import judged
 from fleet.rules.rule import MISSING, Finding, Rule, Sentence, View, lookup
 
-# below the median: microsoft/superbench data-diagnosis.md has 5 % for GPUs; processors share caches, clocks and hosts
+# A part is slow if it is below the median by more than this share. GPUs: 5 % in microsoft/superbench
+# data-diagnosis.md. Processors: more, because they share caches, clocks and hosts.
 FLOORS = {"GPU": 0.05, "CPU": 0.2}
-SPREADS = 3.0  # standard deviations, worked out of the median deviation, which the slow ones do not move
-NORMAL = 1.4826  # the standard deviation of normal values by their median deviation
-FEWEST = 3  # peers: of two, either may be the one that is not as it should be
-UNLIKE = 0.75  # of the median, of two of the faster one: so far apart are no parts of a model that are well
+SPREADS = 3.0  # standard deviations; computed from the median deviation, which slow parts do not change
+NORMAL = 1.4826  # standard deviation / median deviation, of normally distributed values
+FEWEST = 3  # parts to compare: of two, either may be at fault
+UNLIKE = 0.75  # of the median (of two: the faster one); healthy parts of one model do not differ by more
 MEASURES = {"tflops": "TFLOP/s in a matrix product", "gbytes": "GB/s in a copy of its memory"}
 
 
 class Part(NamedTuple):
-    """A GPU, or all cores of a host: None. model: its peers are those of the same; None where it is not known."""
+    """A GPU, or all cores of a host (`gpu` is None). model: parts of the same model are peers; None if it is not
+    known."""
 
     host: str
     gpu: int | None
@@ -52,13 +54,13 @@ def measured_in(views: Mapping[str, View]) -> dict[Part, Mapping[str, float]]:
 
 
 def rated(rate: float) -> str:
-    """ "0.069", "61.2", "1540"."""
+    """Returns a rate in three digits: "0.069", "61.2", "1540"."""
     return f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
 
 
 def slow_parts(rates: Mapping[Part, float]) -> set[Part]:
-    """Returns the parts of one model that are slower than the median, by more than a floor and the spread of all; none
-    of fewer than three."""
+    """Returns the parts of one model that are below the median by more than the floor and the spread. Fewer than three
+    parts are not compared."""
     if len(rates) < FEWEST:
         return set()
     usual = median(rates.values())
@@ -68,7 +70,7 @@ def slow_parts(rates: Mapping[Part, float]) -> set[Part]:
 
 
 def by_model(values: Mapping[str, Speeds]) -> Iterator[tuple[str, str, dict[Part, float]]]:
-    """Yields (measure, model, what its parts reach)."""
+    """Yields (measure, model, part -> its rate)."""
     every = [(part, each) for of in values.values() for part, each in of.of]
     for measure in MEASURES:
         for model, found in grouped((part.model, (part, each[measure])) for part, each in every).items():
@@ -77,14 +79,14 @@ def by_model(values: Mapping[str, Speeds]) -> Iterator[tuple[str, str, dict[Part
 
 
 def differ(rates: Mapping[Part, float]) -> bool:
-    """Is true of parts of one model of which some is slow, and it is not known which one."""
+    """Returns whether one of these parts of a model must be slow, and it is not known which one."""
     usual = median_high(rates.values())  # of two the faster one
     return min(rates.values()) < UNLIKE * usual and not slow_parts(rates)
 
 
 def compared(rule: str, views: Mapping[str, View]) -> set[tuple[str, int | None]]:
-    """Returns the parts, as (host, GPU), of which that rule was able to find something: they were measured, and
-    compared with enough peers of their model."""
+    """Returns the parts, as (host, GPU), that `rule` was able to judge. They were measured, and compared with enough
+    peers."""
     measured = measured_in(views)
     if rule == "bench-failed":
         return {(part.host, part.gpu) for part in measured}
@@ -97,7 +99,7 @@ def compared(rule: str, views: Mapping[str, View]) -> set[tuple[str, int | None]
 
 
 def slower(rule: Rule, values: Mapping[str, Speeds]) -> Iterator[Finding]:
-    """Yields the hosts with slow parts, each with what these and their peers reach."""
+    """Yields a finding for each host with slow parts: their rates and the median of their peers."""
     for measure, model, rates in by_model(values):
         slow = slow_parts(rates)
         usual = median(rates.values())
@@ -112,7 +114,7 @@ def slower(rule: Rule, values: Mapping[str, Speeds]) -> Iterator[Finding]:
 
 
 def unlike(rule: Rule, values: Mapping[str, Speeds]) -> Iterator[Finding]:
-    """Yields parts of a model of which it is not known which one is slow."""
+    """Yields a finding for each model whose parts differ, if it is not known which one is slow."""
     for measure, model, rates in by_model(values):
         if differ(rates):
             each = [f"{part.title} {rated(rates[part])}" for part in sorted(rates, key=rates.__getitem__)]

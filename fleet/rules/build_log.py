@@ -6,8 +6,8 @@ import re
 
 from fleet.rules.hint import Hint, first_match
 
-# The first line that matches the first pattern that has any is the error: compilers come before those who only pass
-# a compiler's failure on.
+# The error is the first line that matches the first pattern with any match. The patterns of compilers come before
+# those of tools that only report a compiler's failure.
 ERRORS = (
     r"(?:^|\s)(?:fatal )?error\b(?:[: ]| #)(?!.*subprocess-exited)",
     r"undefined reference|cannot find -l",
@@ -54,7 +54,7 @@ REMEDIES = (
 
 
 def first_error(log: str) -> str | None:
-    """The line that shows what broke; None where nothing looks like an error."""
+    """Returns the line that shows the error; None if no line looks like one."""
     lines = [line.strip() for line in log.splitlines()]
     for pattern in ERRORS:
         for line in lines:
@@ -64,6 +64,6 @@ def first_error(log: str) -> str | None:
 
 
 def remedy(log: str) -> str | None:
-    """Returns what usually helps, for the first error, else for anything in the log that is known."""
+    """Returns the remedy for the first error, or else for any known line at the end of the log."""
     found = first_match(REMEDIES, first_error(log) or "") or first_match(REMEDIES, log[-20000:])
     return found.remedy if found else None

@@ -1,4 +1,4 @@
-"""Groups what went wrong on many hosts by cause: whose it is, with what differs between them folded. Pure."""
+"""Groups errors of many hosts by cause, with the hosts of each. Details that differ between hosts are folded. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True)
 class Cause(Generic[Whose]):
-    """whose: the hosts (or what else was given), in that order. message, hint: of all of them."""
+    """A cause of errors. whose: the hosts (or other owners) that have it, in the given order. message, hint: for all of
+    them."""
 
     whose: list[Whose]
     message: str
@@ -29,7 +30,7 @@ class Cause(Generic[Whose]):
 
 
 def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose]]:
-    """(host, message, hint) of many hosts, those of one cause together, in order of first appearance."""
+    """Groups the (owner, message, hint) of many errors by cause, in order of first appearance."""
     groups = grouped((tuple(getattr(text, "template", text) for text in one[1:]), one) for one in found)
     return [
         Cause(
@@ -42,9 +43,10 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose
 
 
 def together(texts: Sequence[str], *, copied: bool = False) -> str:
-    """Texts of one cause as one, "" for none: a detail that differs becomes a node set, a range, or the first few.
-    A detail called "hosts" holds node sets, of which none is left out. copied: it is a line to copy, in which a detail
-    is a whole node set, or else the first one as an example."""
+    """Returns the texts of one cause as one text; "" for none. A detail that differs becomes a node set, a range, or
+    the first few values. A detail called "hosts" holds node sets, and keeps them all.
+    copied: the text is a line to copy. A detail then becomes a whole node set, or else its first value as an
+    example."""
     reasons = [text for text in texts if isinstance(text, Reason)]
     if not reasons:
         return texts[0] if texts else ""
@@ -60,7 +62,8 @@ def _example(values: list[str]) -> str:
 
 
 def _join(values: list[str]) -> str:
-    """Distinct values of one detail. Of "10.0.0.1 port 22" and "10.0.0.2 port 22" only the token that differs folds."""
+    """Joins the distinct values of one detail. "10.0.0.1 port 22" and "10.0.0.2 port 22" differ in one token; only that
+    one is folded."""
     rows = [value.split(" ") for value in values]
     if len({len(row) for row in rows}) == 1 and not any(", " in value for value in values):
         columns = [list(dict.fromkeys(column)) for column in zip(*rows, strict=True)]

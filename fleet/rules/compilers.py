@@ -2,11 +2,12 @@
 compute capability of NVIDIA's GPUs, for drivers too old to report it themselves.
 
 Sources of the upper bounds: CUDA's own crt/host_config.h ("unsupported GNU version!"); NVIDIA's CUDA Installation Guide
-for Linux, "Host Compiler Support Policy"; torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS). Of the lower ones: the C++
-standard that torch's headers need (C++14 since 1.5, C++17 since 2.1), and the gcc that PyTorch's README names for it.
-Capabilities: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus (and its page of legacy
-GPUs). The first CUDA toolkit that compiles for one: the release notes of that toolkit. If the driver answers
-`nvidia-smi --query-gpu=compute_cap` (510 or newer), that goes before this table.
+for Linux, "Host Compiler Support Policy"; torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS). Sources of
+the lower bounds: the C++ standard that torch's headers need (C++14 since 1.5, C++17 since 2.1), and the gcc that
+PyTorch's README names for it.
+Source of the capabilities: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus (and its page
+of legacy GPUs). Source of the first toolkit for a capability: that toolkit's release notes. A driver of 510 or newer
+reports `nvidia-smi --query-gpu=compute_cap`, which goes before this table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Facts = Mapping[str, Any]
-Wrong = Iterator[tuple[str, str]]  # what is wrong, and what mends it
+Wrong = Iterator[tuple[str, str]]  # (what is wrong, the remedy)
 
 # (first CUDA of this bound, newest gcc major that its nvcc accepts); the last line at or below a toolkit counts
 NEWEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (
@@ -36,7 +37,7 @@ OLDEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (((1, 5), 5), ((2, 0), 7),
 
 
 def numbers(version: str | None) -> tuple[int, int] | None:
-    """(major, minor) of "12.2.0", "2.13.0+cpu" or "12"; None for no version."""
+    """Returns (major, minor) of "12.2.0", "2.13.0+cpu" or "12"; None for no version."""
     parts = [part for part in (version or "").split("+")[0].split(".") if part.isdigit()]
     return (int(parts[0]), int(parts[1]) if len(parts) > 1 else 0) if parts else None
 
@@ -48,12 +49,13 @@ def _bound(table: tuple[tuple[tuple[int, int], int], ...], version: str | None) 
 
 
 def gcc_bounds(torch: str | None, cuda: str | None) -> tuple[int | None, int | None]:
-    """(oldest, newest) gcc major that this torch and this CUDA toolkit accept; None: no bound known."""
+    """Returns the (oldest, newest) gcc major that this torch and this CUDA toolkit accept; None if no bound is
+    known."""
     return _bound(OLDEST_GCC, torch), _bound(NEWEST_GCC, cuda)
 
 
 def another_gcc(major: int) -> str:
-    """How to get that gcc in addition to the system's, and have fleet use it."""
+    """Returns how to install that gcc next to the system's, and how fleet then uses it."""
     return (
         f"Debian, Ubuntu: apt-get install g++-{major}, then env: {{CC: gcc-{major}, CXX: g++-{major}}} in the "
         f"inventory; CentOS 7: devtoolset-{major}, RHEL 8 and later: gcc-toolset-{major}, then activate: "
@@ -62,7 +64,7 @@ def another_gcc(major: int) -> str:
 
 
 # -- compute capabilities
-# The first pattern that is a token of the name decides. A suffix of a number belongs to its token.
+# The first pattern that matches a whole token of the name decides. "A100X" is one token.
 CAPABILITIES: tuple[tuple[str, str], ...] = (
     # Blackwell
     (r"G?B300", "10.3"),
@@ -126,7 +128,8 @@ ARCH = re.compile(r"\d{1,2}\.\d[af]?(\+PTX)?")
 
 
 def capability(name: str) -> str | None:
-    """ "NVIDIA A100-SXM4-80GB" -> "8.0"; None for a name that is not known."""
+    """Returns the compute capability of a GPU by its name: "8.0" of "NVIDIA A100-SXM4-80GB". None for an unknown
+    name."""
     for pattern, value in CAPABILITIES:
         if re.search(rf"(?<![A-Za-z0-9])({pattern})(?![A-Za-z0-9])", name):
             return value

@@ -1,7 +1,8 @@
-"""Decides what a process died of, by the end of what it wrote, how it ended, and what its kernel logged. Pure.
+"""Decides why a process ended, by the end of its output, its exit code, and the kernel's log. Pure.
 
-One judge serves all readers. A wrong cause costs more than none: what may have been handled decides nothing. An
-exception that is not caught ends Python with 1, begins at a module's level, and is its last traceback."""
+All readers use this one judge. A wrong cause is worse than none, so an exception that the program may have handled
+decides nothing. An exception that is not caught ends Python with exit code 1. Its traceback begins at a module's level,
+and is the last one."""
 
 from __future__ import annotations
 
@@ -17,22 +18,22 @@ from fleet.rules.kernel import explains
 from fleet.rules.signals import BY_HAND, CRASHES, KILLED, NOT_FOR_MEMORY, signal_of, signalled
 from fleet.rules.tracebacks import CHAINED, Part, parts_of, plain, split, states
 
-LAST_LINES = 12  # that a process writes while it ends, and more only where it goes on
+LAST_LINES = 12  # a process that ends writes at most that many lines; one that goes on may write more
 WARNING_LINES = 60
 SHOWN_LINES = 60  # of a traceback
-FAILED = (None, 1)  # exit codes of a Python that an exception ended, and where it is not known
+FAILED = (None, 1)  # exit codes of a Python that an exception ended; None: not known
 UNSTARTED = "the program could not be started there: is it on that node, and executable?"
 # what a rank raises because it got SIGTERM
 _OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
-# what others write while a process ends: torch's and Python's warnings, wandb's summary, launchers; what goes on a line
+# lines of others while a process ends: warnings of torch and Python, wandb's summary, launchers; and continued lines
 _ASIDE = re.compile(
     r"\s|$|\[[EWI]\d|[EWI]\d{4} |.*\bWARNING\b|.*Warning: |wandb: |\[\d{4}-\d\d-\d\d .*\] torch\.distributed\.run|"
     r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
     r"[╭╰]|Aborted|Original exception was:|-- Process \d+ terminated|=+$|-+$|"
     r"Set the environment variable HYDRA_FULL_ERROR"
 )
-# the line above a traceback: of what ends nothing, of a thread, of a child, of another exception, of a logger; a cause
-# that was never raised itself has no traceback, and is above without one
+# The line above a traceback. The groups: an exception that ends nothing, a thread's, a child's, one that wraps another,
+# a logged one. The line may also be an exception without traceback, a cause that was never raised itself.
 _ABOVE = re.compile(
     r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
     r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
@@ -46,8 +47,8 @@ _LAUNCHERS = re.compile(
 _OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an uncaught exception ends up
 # what a thread raises that only waits for another one
 _WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
-# a process's last lines where there is no traceback: a shell's, an interpreter's, native code's, a parser's of
-# arguments: argparse's, click's, hydra's
+# a process's last line if there is no traceback: of a shell, an interpreter, native code, or a parser of arguments
+# (argparse, click, hydra)
 _FATAL = re.compile(
     r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?::|$)|[\w./-]+: error: |Fatal Python error: |\s*what\(\): |"
     r"fleet: cannot start |(?:\S*/)?(?:ba|da|z|k|fi)?sh: |\S+: line \d+: |\S*python[\d.]*: |\S*numactl: |"
@@ -57,12 +58,12 @@ _FATAL = re.compile(
     r"Could not (?:override|(?:append to|delete from) config)|(?:Cannot find p|P)rimary config|Error merging override|"
     r"In '[^']*': Could not find '|Loss is (?:nan|-?inf), stopping"
 )
-# by a sign of whose an error is, what it warned of before
+# a sign in an error of whose it is -> a mark of the warnings that are written before such an error
 _WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
 _GOES_ON = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?|trying again|attempt \d+|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
 )
-# lines that no sys.exit() writes: a log's, a progress bar's
+# lines that sys.exit() does not write: those of logs and progress bars
 _PROGRESS = re.compile(
     r"[\[({|]*\d{2,4}[-/:]\d\d|[{|]|[\[(]?(?i:(?:\w+[.:])?(?:debug|info|notice|warn\w*)\b)|(?:ERROR|CRITICAL):[\w.]+:|"
     r"(?i:step|epoch|iter|loss|train|eval|sav|load|writ|wrote|resum|start|done|finish|complet)|.*(?:\d%\||it/s|s/it)"
@@ -70,9 +71,9 @@ _PROGRESS = re.compile(
 _OPTIONAL = (
     "ImportError",
     "ModuleNotFoundError",
-)  # what a script may do without: all that follows is within its handler
-# what C++ writes of threads that were left when a process had ended and exits, and what complains before it: one that
-# ended well aborts there, too, and had written anything
+)  # a script may handle these and do without; what follows is then raised in its handler
+# C++ writes this if threads are left when a process exits. A process that ended well aborts there, too, after any last
+# line; so a line before it counts only if it complains.
 _AT_EXIT = "terminate called without an active exception"
 _COMPLAINS = re.compile(
     r"(?i)\b(?:error\b(?!\W*\d)|fatal|invalid|illegal|must|cannot|can't|could not|unable|fail(?:ed|ure)?|denied|"
@@ -84,10 +85,10 @@ _ORDER = [hint.pattern for hint in HINTS]
 
 @dataclass(frozen=True)
 class Cause:
-    """Describes the cause of a process's end. why: in a line. remedy: the next step, in which {host} is its host.
-    traceback: the exception that ended it, with those it is chained to. collateral: it only reports another rank's
-    death. own: it raised an error of its own. unfit: its host is not fit for another run without a repair. kernel: the
-    line that explains it."""
+    """Describes the cause of a process's end. why: the cause in one line. remedy: the next step; {host} in it is the
+    host. traceback: the exception that ended it, with those it is chained to. collateral: it only reports another
+    rank's death. own: it raised an error of its own. unfit: its host needs a repair before another run. kernel: the
+    line of the kernel's log that explains it."""
 
     why: str | None = None
     remedy: str | None = None
@@ -99,15 +100,15 @@ class Cause:
 
 
 def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:
-    """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n of a signal;
-    None: not known. kernel: what the kernel logged of it, or of no other, with the seconds from its end; None: not
+    """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n for signal n;
+    None: not known. kernel: lines of the kernel's log about it or about no rank, with seconds from its end; None: not
     known."""
     if status == 0:
         return Cause()
     text, signal = _Text(states(tail)), signal_of(status)
     block = text.uncaught(status)
     cause = text.last_output(status) if block is None else text.of_traceback(block)
-    if cause.collateral:  # of ranks that share a log, the one that raised its own
+    if cause.collateral:  # ranks may share a log: take the one that raised an error of its own
         others = (text.of_traceback(block) for block in text.blocks if block.by_torch)
         cause = next((other for other in others if other.own), cause)
     for line in reversed(kernel or ()):
@@ -121,8 +122,8 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
 
 
 class _Block(NamedTuple):
-    """A traceback, with those it is chained to. number: of the line after its exception. above: what the line above
-    makes of it. by_torch: torch wrote it, of an uncaught exception."""
+    """A traceback, with those it is chained to. number: index of the line after its exception. above: match of the line
+    above it, see _ABOVE. by_torch: torch wrote it, for an uncaught exception."""
 
     trace: str
     parts: Sequence[Part]
@@ -135,21 +136,22 @@ class _Block(NamedTuple):
 
     @property
     def may_be_handled(self) -> bool:
-        """Returns whether a program may have written it, and gone on: it begins inside a function, or is logged."""
+        """Returns whether the program may have handled the exception and gone on: it begins inside a function, or is
+        logged."""
         file, function = next(iter(self.parts[-1].frames), ("", None))
         inside = function not in _OUTERMOST and not self.of("wraps")
         return not self.by_torch and (inside or file == "<string>" or self.of("logged"))
 
 
 class _Text:
-    """Holds what a process wrote, in parts."""
+    """Holds the output of a process: its tracebacks (`blocks`) and the lines outside of them."""
 
     def __init__(self, raw: Sequence[str]) -> None:
         self.lines, self.blocks, inside = plain(raw), list[_Block](), set[int]()
         for first, end in [(first, end) for is_trace, first, end in split(raw) if is_trace]:
             trace = "\n".join(self.lines[first:end])
             parts = parts_of(trace)
-            # after an exception its message goes on, or the program does: that is not to be distinguished
+            # the lines after an exception are more of its message, or later output: they look the same
             number = end - parts[-1].exception.count("\n") + parts[-1].at
             inside.update(range(first, number))
             above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
@@ -157,18 +159,19 @@ class _Text:
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
 
     def after(self, block: _Block) -> list[str]:
-        """Returns the lines that were written after it."""
+        """Returns the lines that were written after a traceback."""
         return [line for n, line in self.outside if n >= block.number and not _ASIDE.match(line)]
 
     def goes_on(self, number: int, following: Sequence[str]) -> bool:
-        """Returns whether a process went on after a line: it wrote more than while it ends, or the like of before."""
+        """Returns whether the process went on after a line. Then it wrote more than one that ends, or lines like those
+        before."""
         if len(following) > LAST_LINES or any(map(_GOES_ON.search, following)):
             return True
         alike = {_NUMBER.sub("#", line) for line in following}
         return any(_NUMBER.sub("#", line) in alike for n, line in self.outside if n < number)
 
     def ends_with(self, block: _Block, status: int | None) -> bool:
-        """Returns whether a process with that exit code ended with it, and with what it wrote then."""
+        """Returns whether a process with that exit code ended with this traceback and the lines after it."""
         after, signal = self.after(block), signal_of(status)
         if block.may_be_handled:
             return status in FAILED and block is self.blocks[-1] and not after
@@ -177,7 +180,7 @@ class _Text:
         return not self.goes_on(block.number, after)
 
     def uncaught(self, status: int | None) -> _Block | None:
-        """Returns the traceback that the process ended with."""
+        """Returns the traceback that ended the process; None if there is none."""
         own = [block for block in self.blocks if not block.of("ignored", "thread", "child")]
         own = [block for block in own if not _LAUNCHERS.match(block.parts[-1].exception)] or own
         if own and own[-1].parts[-1].exception and self.ends_with(own[-1], status):
@@ -188,14 +191,15 @@ class _Text:
         return last if last and last.of("thread") and not self.after(last) and status in FAILED else None
 
     def of_traceback(self, block: _Block) -> Cause:
-        """Returns the cause that a traceback shows: of those that are chained the root, unless it is empty."""
+        """Returns the cause that a traceback shows. Of chained exceptions it is the root, unless that has no
+        message."""
         parts = block.parts
         hints = [self._hint(f"{part.exception}\nraised in {part.file}") for part in parts]
         answers = [
             _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
             for part, hint in zip(parts, hints, strict=True)
         ]
-        # what is raised as one cleans up, while others go, too, is the answer to what was raised before
+        # an exception in the cleanup, as other ranks end, too, is a consequence of the one before
         own = [n for n, part in enumerate(parts) if not answers[n] and not part.root.startswith(_OPTIONAL)]
         first = last = own[-1] if own and answers[-1] else len(parts) - 1
         while first and parts[first].translates(parts[first - 1]):
@@ -209,7 +213,7 @@ class _Text:
         return _cause(f"{why}, in {thread}" if thread else why, hint, shown, not answers[last])
 
     def last_output(self, status: int | None) -> Cause:
-        """Returns what native code, a shell, an interpreter or sys.exit() wrote last."""
+        """Returns the cause by the last line of native code, a shell, an interpreter or sys.exit()."""
         if signal_of(status) and signal_of(status) not in CRASHES:
             return Cause()
         most = 0 if status is not None and 1 < status < 128 else LAST_LINES
@@ -218,7 +222,7 @@ class _Text:
             if len(after) > most or _FATAL.match(line) and self.goes_on(n, after):
                 break
             if _FATAL.match(line) and not _GOES_ON.search(line) and "Warning: " not in line:
-                # an argument parser prints what it knows before
+                # an argument parser prints its usage before the error
                 found.append("\n".join(self.lines[:n][-LAST_LINES:] + [line]) if ": error: " in line else line)
             elif not _ASIDE.match(line):
                 after.append(line)
@@ -234,7 +238,7 @@ class _Text:
         return _cause(why, hint) if found else Cause()
 
     def _hint(self, text: str) -> Hint | None:
-        """Returns the rule of an error, with what was warned of before it."""
+        """Returns the rule that explains an error, by its text and the warnings before it."""
         signs = [warning for sign, warning in _WARNINGS.items() if sign in text]
         warned = [line for line in self.lines[-WARNING_LINES:] if any(sign in line for sign in signs)]
         return first_match(HINTS, "\n".join([text, *warned]))

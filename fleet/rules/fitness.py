@@ -1,5 +1,5 @@
-"""Holds the rules for one host: what it must have for the engine, its torch and its GPUs, whatever others have, and
-what spoils a run there."""
+"""Holds the rules for one host, without regard to other hosts: what the engine, its torch and its GPUs need, and what
+spoils a run there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOLKIT = "point CUDA_HOME in 'env' at the CUDA toolkit that its torch is built 
 
 
 def capabilities(view: View) -> dict[str, str]:
-    """Compute capability -> the name of a GPU there that has it; without those that are not known."""
+    """Returns compute capability -> the name of a GPU there that has it. GPUs with unknown names are left out."""
     names = [str(gpu.get("name")) for gpu in view.get("gpus") or ()]
     return {known: name for name in names if (known := capability(name))}
 
@@ -36,8 +36,8 @@ def toolchain(view: View) -> Sentence | None:
 
 
 def _tool(view: View, path: str) -> Mapping[str, Any] | None:
-    """Returns a tool as node/python/toolchain.py describes it; version is None also where nothing is known of the
-    tool."""
+    """Returns a tool as node/python/toolchain.py describes it; None if it is absent. version is None if nothing is
+    known."""
     version = lookup(view, path)
     return None if version is None else {"version": version if isinstance(version, str) else None}
 
@@ -45,7 +45,7 @@ def _tool(view: View, path: str) -> Mapping[str, Any] | None:
 def no_kernels(view: View) -> str:
     cuda, wrong = numbers(cuda_of(view)), list[str]()
     for known, name in capabilities(view).items():
-        # what is built for a GPU runs on later ones of the same major number
+        # code for a GPU runs on later GPUs with the same major number
         alike = [first for one, first in FIRST_CUDA.items() if one.split(".")[0] == known.split(".")[0]]
         first, last = min(alike, default=(0, 0)), LAST_CUDA.get(known, (99, 0))
         if cuda and not first <= cuda <= last:

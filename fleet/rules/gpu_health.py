@@ -1,6 +1,6 @@
-"""The health of each GPU: its memory, heat, power, clocks, links to host and other GPUs, and what the kernel logged.
+"""Judges the health of each GPU: memory, heat, power, clocks, links to host and other GPUs, and the kernel's log.
 
-A threshold has its origin next to it. What nvidia-smi does not know is never judged.
+Each threshold has its source next to it. Values that nvidia-smi does not report are never judged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fleet.rules.xid import reported
 
 CORRECTED = 20_000_000  # Azure/azurehpc-health-checks, azure_gpu_ecc.nhc
 SRAM = 4  # NVIDIA replaces GPUs with more (azure_gpu_ecc.nhc); drivers after 535 report it themselves
-ROWS = 512  # as many rows can be remapped: docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt
+ROWS = 512  # rows that can be remapped: docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt
 PAGES = 10  # facebookresearch/gcm, gpu_retired_pages_threshold; 64 can be retired
-HOT = 90  # C; V100 to A100 and T4 slow down at 87 to 93 (nvidia-smi -q). Later GPUs report the degrees that are left
+HOT = 90  # C; V100 to A100 and T4 slow down at 87 to 93 (nvidia-smi -q). Later GPUs report temperature_left
 CAPPED = 0.95  # of the default limit; readings are accurate to 5 W (nvidia-smi --help-query-gpu)
 BUSY = 90  # percent
 IDLE, POWER_CAP = 0x1, 0x4  # nvml.h: nvmlClocksEventReasonGpuIdle, nvmlClocksEventReasonSwPowerCap
-REPLAYS = 100  # a link repeats what was garbled: harmless until there are many. Any other error counts (gcm: 0)
+REPLAYS = 100  # a link repeats garbled packets: harmless if they are few. Any other error counts (gcm: 0)
 
 # docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html, "Recovery action flag"
 RECOVERY = {"GPU Reset": "a reset", "Reset": "a reset", "Node Reboot": "a reboot of its host", "Reboot": "a reboot"}
@@ -32,7 +32,7 @@ DRAINED = {"Drain P2P": "that its traffic to other GPUs stops", "Drain and Reset
 
 
 def above(most: int, names: tuple[str, ...], text: str, gpu: View) -> str | None:
-    """Returns the text, with their sum, where these counts are more than `most`."""
+    """Returns the text, with the sum of these counts, if it is more than `most`."""
     count = sum(gpu.get(name, 0) for name in names)
     return text.format(count) if count > most else None
 
@@ -64,8 +64,8 @@ def capped(gpu: View) -> str | None:
 
 
 def shows_clock(gpu: View) -> bool:
-    """Is true of a GPU whose clock means something: T4 and L4 at full use are at their power cap, and well. One that is
-    idle by now may show the use of a moment ago."""
+    """Returns whether a GPU's clock can be judged. A healthy T4 or L4 at full use is at its power cap. One that is idle
+    by now may still show the use of a moment ago."""
     return gpu.get("use", 0) >= BUSY and not gpu.get("slowed", POWER_CAP) & (POWER_CAP | IDLE)
 
 
@@ -76,7 +76,7 @@ def slow(gpu: View) -> str | None:
 
 
 def generation(gpu: View) -> str | None:
-    """Returns that the link of a GPU that works is slow; an idle one is, to save power."""
+    """Returns that the PCIe link of a busy GPU is slow. An idle GPU slows its link to save power, and is not judged."""
     now, most = gpu.get("pcie_gen", 0), gpu.get("pcie_gen_max", 0)
     works = gpu.get("use", 0) > 0 and not gpu.get("slowed", IDLE) & IDLE
     return f"works at PCIe generation {now}, {most} is possible" if works and 0 < now < most else None
@@ -90,12 +90,12 @@ def fabric(gpu: View) -> str | None:
 
 
 def named(view: View, found: dict[int, str]) -> Sentence | None:
-    """Returns the finding on GPUs of which something is known by their index."""
+    """Returns the finding on GPUs. found: GPU index -> what is wrong with it."""
     return judged(view, lambda gpu: found.get(gpu["index"]), None)
 
 
 def lanes(view: View) -> dict[int, int]:
-    """Returns the PCIe lanes of each GPU whose link is not slowed down: an idle one may be narrow, too."""
+    """Returns GPU index -> its PCIe lanes, if its link is at full speed. The link of an idle GPU may be narrow, too."""
     awake = [gpu for gpu in view.get("gpus") or () if gpu.get("pcie_gen") == gpu.get("pcie_gen_max")]
     return {gpu["index"]: gpu["pcie_width"] for gpu in awake if gpu.get("pcie_width")}
 
@@ -105,8 +105,8 @@ def active(view: View) -> dict[int, int]:
 
 
 def fewer(of: Callable[[View], dict[int, int]], what: str, view: View) -> Sentence | None:
-    """Returns which GPUs have fewer than another one of their model there. The possible maximum means
-    little: a card has as many NVLinks as bridges, and a slot may have fewer lanes (nvidia-smi -q of an L4: 8 of 16)."""
+    """Returns which GPUs have fewer `what` than another GPU of their model on that host. The reported maximum is of no
+    use: a card has NVLinks without a bridge, and a slot may have fewer lanes (nvidia-smi -q of an L4: 8 of 16)."""
     models = {gpu["index"]: gpu.get("name") for gpu in view.get("gpus") or ()}
     found = {index: count for index, count in of(view).items() if index in models}
     by_model = grouped((models[index], count) for index, count in found.items())
@@ -116,7 +116,7 @@ def fewer(of: Callable[[View], dict[int, int]], what: str, view: View) -> Senten
 
 
 def alike(of: Callable[[View], dict[int, int]], view: View) -> Any:
-    """Returns how many each GPU has, to compare hosts."""
+    """Returns the count per GPU as a text, to compare hosts."""
     found = of(view)
     if not found:
         return MISSING
@@ -143,7 +143,7 @@ def rule(
     severity: Severity = "warning",
     covered_by: tuple[str, ...] = (),
 ) -> Rule:
-    """Returns the rule on what may be wrong with each GPU."""
+    """Returns a rule on what may be wrong with each GPU."""
     fact = partial(judged, wrong=wrong, spared="warning" if severity == "error" else None)
     return Rule(name, fact, "clear", what, remedy, severity, run=True, covered_by=covered_by)
 

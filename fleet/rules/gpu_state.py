@@ -1,4 +1,4 @@
-"""The state of each GPU: who uses it, what it may do, how fast it is."""
+"""Judges the state of each GPU: which processes use it, its mode, and what slows it down."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fleet.rules.rule import Rule, Sentence, Severity, View
 from fleet.rules.units import few, size
 
 FEW = 4
-HELD = 0.1  # of a GPU's memory, which no driver keeps for itself
+HELD = 0.1  # of a GPU's memory; a driver keeps less for itself
 SLOWED = {0x08: "by the hardware", 0x20: "for heat", 0x40: "for heat", 0x80: "for want of power"}
 
 
 def used(view: View) -> Container[int]:
-    """The indexes of the GPUs that ranks are to have there: those that were selected, else the first ones."""
+    """Returns the indexes of the GPUs that ranks are to use there: the selected ones, else the first ones."""
     want = view["want"]
     ranks = want.ranks or (want.part.ranks if want.part else None)
     every = range(len(view.get("gpus") or ()))
@@ -28,8 +28,9 @@ def used(view: View) -> Container[int]:
 def judged(
     view: View, wrong: Callable[[View], str | None], spared: Severity | None = "warning", *, whole: bool = False
 ) -> Sentence | None:
-    """Returns what is wrong with the GPUs: a launch judges its own, `check` all of them. wrong: what is, of one GPU.
-    spared: the severity where no rank is to have one of them, None for the rule's own. whole: a launch judges all."""
+    """Returns what is wrong with the GPUs. A launch judges those that it uses, `check` all of them. wrong: returns what
+    is wrong with one GPU. spared: severity if no rank is to use one of these GPUs; None for the rule's own. whole: a
+    launch judges all GPUs, too."""
     mine, every = used(view), whole or view["want"].part is None
     known = [gpu for gpu in view.get("gpus") or () if every or gpu["index"] in mine]
     found = [(text, gpu["index"]) for gpu in known if (text := wrong(gpu))]
@@ -40,7 +41,7 @@ def judged(
 
 
 def lost(view: View) -> str | None:
-    """A GPU of the driver's that nvidia-smi does not list."""
+    """Returns how many GPUs of the driver nvidia-smi lists, if it does not list all."""
     found, known = view.get("gpus"), view.get("driver_gpus") or 0
     return f"{len(found)} of {known} answer" if found is not None and 0 < len(found) < known else None
 
@@ -51,7 +52,7 @@ def throttled(gpu: View) -> str | None:
 
 
 def flagged(name: str, wrong: object, text: str, view: View) -> str | None:
-    """Returns the text where this fact is `wrong`."""
+    """Returns the text if the fact `name` equals `wrong`."""
     return text if view.get(name) == wrong else None
 
 
@@ -62,7 +63,8 @@ def divided(view: View) -> str | None:
 
 
 def held(view: View) -> str | None:
-    """Memory that a process holds which is not to be seen from there; of a run's, a container does not see its own."""
+    """Returns GPU memory that is held by a process that cannot be seen from there. A container does not see all
+    processes of its runs, so a host with a run is not judged."""
     gpus, processes = view.get("gpus") or (), view.get("gpu_processes")
     seen = {process.get("gpu") for process in processes or ()}
     found = [
@@ -75,7 +77,7 @@ def held(view: View) -> str | None:
 
 
 def busy(view: View) -> Sentence | None:
-    known = {run["run"] for run in neighbours(view)}  # which are reported, or may be there
+    known = {run["run"] for run in neighbours(view)}  # runs that another rule reports, or that may share the host
     found = [
         process
         for process in view.get("gpu_processes") or ()
@@ -89,12 +91,12 @@ def busy(view: View) -> Sentence | None:
     return Sentence(Reason.of_node(text), severity=None if those else "warning") if shown else None
 
 
-# computes nothing itself: NVIDIA's MPS has it on every GPU, idle or not
+# NVIDIA's MPS runs this on every GPU, idle or not; it computes nothing itself
 _SERVER = re.compile(r"(?:^|/)nvidia-cuda-mps-(?:server|control)\b")
 
 
 def _who(process: View) -> str:
-    """A process that computes on a GPU: its run or its command where that is known."""
+    """Returns a process that computes on a GPU: its run, or its command if that is known, and its pid."""
     name = f"run {process['run_id']}" if process.get("run_id") else process.get("command")
     return f"{name} (pid {process['pid']})" if name else f"pid {process['pid']}"
 

@@ -1,4 +1,4 @@
-"""A rule of what an uncaught exception, or a line of the kernel's log, means; for the tables of hints."""
+"""Defines a hint: a rule that explains an uncaught exception, or a line of the kernel's log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Hint:
-    """One rule. pattern: a regular expression, searched with MULTILINE in the uncaught exception's type and text, see
-    ended.py, or in a line of the kernel's. remedy: \\1 is the pattern's first group; so it is in meaning, a clause.
-    worked_out: makes the remedy of the match, where it is not always the same. collateral: a rank shows it because
-    another one died, and is not the first failure's cause. unfit: the host is not fit for another run as it is.
+    """Explains a text. pattern: a regular expression, searched with MULTILINE in an uncaught exception's type and text
+    (see ended.py), or in a line of the kernel's log. remedy: the next step; meaning: a clause. In both, \\1 is the
+    pattern's first group. worked_out: returns the remedy for a match, if it depends on the match. collateral: a rank
+    shows this because another one died; it is not the root cause. unfit: the host needs a repair before another run.
 
-    Of the kernel's, signals, lines: what it explains, a rank that died of one of these, or whose last lines match.
-    sudden: it ends a process at once, and explains nothing that ends much later.
+    For the kernel's log only: signals, lines: the line explains a rank that died of one of these signals, or whose last
+    lines match. sudden: it ends a process at once, and explains no later end.
     """
 
     pattern: str
@@ -30,7 +30,7 @@ class Hint:
 
 
 def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
-    """Returns the first that matches, its remedy and its meaning filled in."""
+    """Returns the first hint that matches, with its remedy and its meaning filled in."""
     for hint in hints:
         if found := re.search(hint.pattern, text, re.MULTILINE):
             remedy = hint.worked_out(found) if hint.worked_out else found.expand(hint.remedy)

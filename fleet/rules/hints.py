@@ -1,4 +1,5 @@
-"""Explains what a rank died of, and what to do about it: a table, first match wins. What no rule knows has no hint."""
+"""Explains what a rank died of, and gives the next step. HINTS is a table; the first match wins. A text without a match
+has no hint."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from fleet.rules.hints_host import HOST_HINTS
 from fleet.rules.worked_out import DIFFER, NO_CHECKPOINT, batch_sizes, no_checkpoint
 
 TAIL_BYTES = 64 * 1024
-# of torch's own connections, and no others
+# names in errors of torch's own connections
 _TORCHS = r"(?:gloo|c10d|TCPStore|ProcessGroup|NCCL|Dist(?:Network|Backend|Store)?Error)"
 
 HINTS = (
@@ -124,7 +125,7 @@ HINTS = (
     ),
     Hint(
         r"DeepSpeed requires --deepspeed_config|deepspeed_config.*(?:required|not specified)",
-        "the script got no DeepSpeed configuration: add --deepspeed_config FILE behind the script",
+        "the script got no DeepSpeed configuration: add --deepspeed_config FILE after the script",
     ),
     Hint(
         r"Unable to find address for: (\S+)|Unable to find interface|ifa != nullptr|invalid interface name",
@@ -182,7 +183,7 @@ HINTS = (
     ),
     Hint(
         r"ncclSystemError|unhandled system error",
-        "NCCL could not do what it asked the system for: --env NCCL_DEBUG=INFO says what; 'fleet check' compares "
+        "a system call of NCCL failed: --env NCCL_DEBUG=INFO shows which one; 'fleet check' compares "
         "networks and /dev/shm",
     ),
     Hint(

@@ -1,4 +1,4 @@
-"""Hints of what a host lacks or has broken: packages, ports, devices, memory, room."""
+"""Holds hints about hosts: missing or broken packages, ports, devices, memory, disk space."""
 
 from __future__ import annotations
 

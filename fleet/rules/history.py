@@ -1,4 +1,5 @@
-"""Compares GPUs and hosts with what was kept of them at earlier checks: what came back, what grew, what moved. Pure."""
+"""Compares GPUs and hosts with the records of earlier checks: findings that came back, counts that grew, GPUs that
+moved. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from fleet.rules.rule import SEVERITIES, Finding, Rule, Sentence, Severity, View
 from fleet.rules.seen import RULES_OF_HEALTH, is_known, is_whole
 from fleet.rules.xid import explained, place
 
-BASELINE_SECONDS = 30 * 86_400.0  # by what is counted since then, an error count has grown
+BASELINE_SECONDS = 30 * 86_400.0  # age at which the baseline of the error counts is taken again
 ID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")  # as nvidia-smi has UUIDs
 OF_HOST = "/"  # begins the id of a host
-MOST_NAMES = 8  # inventories in which a GPU is known
-# of a GPU or its NVLinks, with what it counts; the last two do no harm by themselves
+MOST_NAMES = 8  # inventories for which a GPU's host is kept
+# error counters of a GPU and of its NVLinks -> what each counts; see HARMLESS
 COUNTS = {
     "ecc_errors_ever": "uncorrected memory errors",
     "rows_uncorrected": "rows remapped for uncorrected errors",
@@ -34,14 +35,14 @@ COUNTS = {
     "link_replay": "NVLink replays",
     "ecc_corrected_ever": "corrected memory errors",
 }
-Time = Annotated[float, lambda at: 0 <= at < 1e11]  # seconds since the epoch, of which there is a date
+Time = Annotated[float, lambda at: 0 <= at < 1e11]  # seconds since the epoch, small enough for a date
 HARMLESS = ("link_replay", "ecc_corrected_ever")
 
 
 @dataclass(frozen=True)
 class Past:
-    """Holds since when a rule has found something. last: the last check that did. open: no later one found it gone.
-    times: it was gone in between."""
+    """Records a finding of a rule. first, last: times of the first and the last check that found it. open: no later
+    check found it gone. times: how often it appeared."""
 
     severity: Severity
     first: Time
@@ -52,8 +53,9 @@ class Past:
 
 @dataclass(frozen=True)
 class Kept:
-    """Holds what was known of a GPU, or of a host itself, which has no `id`. hosts: scope -> its host's name there; an
-    inventory is a scope. at: the last check. counts: of errors, as they were at `since`."""
+    """Records what is known of a GPU, or of a host itself, which has no `id`. hosts: scope -> the name of its host
+    there; each inventory is a scope. at: time of the last check. counts: error counts at the time `since`. found: rule
+    -> its finding."""
 
     id: str
     serial: str | None
@@ -65,11 +67,11 @@ class Kept:
 
 
 def counted_in(view: View, gpu: View) -> dict[str, int]:
-    """Returns the error counts of a GPU that are known."""
+    """Returns the known error counts of a GPU."""
     links = (each for each in view.get("nvlinks") or () if each["gpu"] == gpu["index"])
     own = {**gpu, **{f"link_{name}": count for link in links for name, count in link.items()}}
     if "xids" in view and gpu.get("bus"):
-        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # others are programs' own
+        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # minor: a program's own
         own["xids"] = sum(each["count"] for each in harm if place(each["bus"]) == place(gpu["bus"]))
     return {name: own[name] for name in COUNTS if own.get(name) is not None}
 
@@ -77,8 +79,8 @@ def counted_in(view: View, gpu: View) -> dict[str, int]:
 def updated(
     kept: Sequence[Kept], views: Mapping[str, View], findings: Iterable[Finding], scope: str, now: float
 ) -> list[Kept]:
-    """Returns what is kept after a check of these hosts: what it does not show stays as it was. findings: all, those
-    too that are silenced, or signs of others."""
+    """Returns the records after a check of these hosts. A record that the check says nothing about stays as it was.
+    findings: all, with those that are silenced or explained by others."""
     before, parts = by_id(kept, scope), parts_of(views)
     others = [each for each in kept if not each.id and scope not in each.hosts]
     shown = dict[tuple[str, int | None], dict[str, Severity]]()
@@ -116,15 +118,15 @@ def updated(
     }
     for id, each in before.items():
         host = each.hosts.get(scope, "")
-        # one without an id may be this very GPU
+        # a GPU without an id may be this one
         if each.id and id not in seen and host in views and host not in nameless and is_whole(views[host]):
             before[id] = replace(each, hosts={name: at for name, at in each.hosts.items() if name != scope})
     return [*others, *{**before, **seen}.values()]
 
 
 def parts_of(views: Mapping[str, View]) -> dict[tuple[str, int | None], tuple[str, View | None]]:
-    """Returns what is kept of hosts: (host, index of its GPU) -> (id, the GPU); None for the host itself. A GPU of
-    which two hosts have the id is of neither."""
+    """Returns (host, GPU index) -> (id, the GPU), and (host, None) -> (id, None) for the host itself. A GPU id that two
+    hosts report is left out."""
     every = {(host, gpu["index"]): gpu for host, view in views.items() for gpu in view.get("gpus") or ()}
     ids = {at: str(gpu.get("uuid") or "") for at, gpu in every.items()}
     often = Counter(ids.values())
@@ -133,13 +135,13 @@ def parts_of(views: Mapping[str, View]) -> dict[tuple[str, int | None], tuple[st
 
 
 def by_id(kept: Iterable[Kept], scope: str) -> dict[str, Kept]:
-    """Returns the GPUs, and the hosts of that scope, by what parts_of() has for an id."""
+    """Returns id -> record of the GPUs, and of the hosts in that scope. The ids are those of parts_of()."""
     known = {each.id or OF_HOST + each.hosts.get(scope, ""): each for each in kept}
     return {id: each for id, each in known.items() if id != OF_HOST}
 
 
 def again(past: Past | None, severity: Severity, now: float) -> Past:
-    """Returns what is kept of a rule that finds something now. It is as severe as it was at worst."""
+    """Returns the record of a rule that finds something now. Its severity is the worst since it was last gone."""
     if past is None:
         return Past(severity, now, now)
     worst = min(severity, past.severity, key=SEVERITIES.index) if past.open else severity
@@ -147,8 +149,8 @@ def again(past: Past | None, severity: Severity, now: float) -> Past:
 
 
 def unfit(kept: Iterable[Kept], scope: str) -> dict[str, set[str]]:
-    """Returns the hosts with an error that no later check has found gone -> the rules that found one. Who leaves them
-    out spares a host that is to ignore all of these."""
+    """Returns host -> the rules that found an error which no later check found gone. A caller that leaves these hosts
+    out spares those that ignore all of the rules."""
     found: dict[str, set[str]] = {}
     for each in kept:
         if (host := each.hosts.get(scope)) and (rules := errors_of(each)):
@@ -157,7 +159,7 @@ def unfit(kept: Iterable[Kept], scope: str) -> dict[str, set[str]]:
 
 
 def errors_of(kept: Kept) -> set[str]:
-    """Returns the rules whose errors are open. Those that this fleet does not know are another version's to close."""
+    """Returns the rules whose errors are open. It leaves out rules that this version of fleet does not have."""
     return {
         rule for rule, past in kept.found.items() if past.open and past.severity == "error" and rule in RULES_OF_HEALTH
     }
@@ -165,7 +167,7 @@ def errors_of(kept: Kept) -> set[str]:
 
 # -- findings that a check adds ------------------------------------------------------------------------------------
 def recalled(kept: Iterable[Kept], views: Mapping[str, View], scope: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns what was kept of each host and its GPUs, as the fact "before" has it."""
+    """Returns host -> the records of it and its GPUs, as the fact "before" has them."""
     known = by_id(kept, scope)
     found: dict[str, list[dict[str, Any]]] = {}
     for (host, index), (id, _) in parts_of(views).items():
@@ -181,7 +183,7 @@ def when(at: float) -> str:
 
 
 def with_past(findings: Iterable[Finding], views: Mapping[str, View]) -> Iterator[Finding]:
-    """Yields the findings, with when each of them was there before."""
+    """Yields the findings, each with the times at which it was found before."""
     before = {(host, each["gpu"]): each for host, view in views.items() for each in view.get("before") or ()}
     for finding in findings:
         texts = dict[str, None]()
@@ -194,7 +196,7 @@ def with_past(findings: Iterable[Finding], views: Mapping[str, View]) -> Iterato
 
 
 def _past(past: Mapping[str, Any], was: Mapping[str, Any], host: str) -> str:
-    """ "GPU 2 the same as on 3 Nov 10:02 (serial 1002)", "GPU 2 so since 3 Nov 10:02"."""
+    """Returns "GPU 2 the same as on 3 Nov 10:02 (serial 1002)" or "GPU 2 so since 3 Nov 10:02"."""
     name = " ".join([host] * bool(host) + [f"GPU {was['gpu']}"] * (was["gpu"] is not None))
     if past["open"]:
         often = f", {past['times']} times so far" * (past["times"] > 1)
@@ -204,7 +206,8 @@ def _past(past: Mapping[str, Any], was: Mapping[str, Any], host: str) -> str:
 
 
 def grown(harmless: bool, view: View) -> Sentence | None:
-    """Returns which GPUs have more errors than they had. harmless: those of which one alone means nothing."""
+    """Returns which GPUs have more errors than at the baseline. harmless: of the counters in HARMLESS, else of the
+    others."""
     found = {}
     for was, gpu in _known(view):
         now = counted_in(view, gpu)

@@ -1,4 +1,4 @@
-"""The training interpreter and what is in it."""
+"""Holds the rules for the training interpreter and its packages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REINSTALL = (
 )
 IN_IMAGE = "build it into the image and 'fleet sync --image IMAGE', or name another interpreter of it by --python"
 LISTED = 4
-PLAIN = re.compile(r"/[\w./+@-]+")  # what YAML reads without change
+PLAIN = re.compile(r"/[\w./+@-]+")  # YAML needs no quotes for such a path
 
 
 def broken(view: View) -> Sentence | None:
@@ -31,7 +31,8 @@ def broken(view: View) -> Sentence | None:
 
 
 def with_others(view: View, message: str, remedy: str) -> Sentence:
-    """Adds the host's other interpreters: which they are, and the inventory's line for the first that has torch."""
+    """Returns the message and remedy with the host's other interpreters: a list of them, and the inventory line for the
+    first one with torch."""
     others: Sequence[View] = view.get("interpreters") or ()
     if view.get("container"):
         return Sentence(message, IN_IMAGE)
@@ -65,7 +66,7 @@ def missing_modules(view: View) -> Any:
     are = "is" if len(missing) == 1 else "are"
     if not missing:
         return None
-    closed = f"; its {', '.join(view['unreadable'])} may not be read" if view.get("unreadable") else ""
+    closed = f"; its {', '.join(view['unreadable'])} cannot be read" if view.get("unreadable") else ""
     text = f"{' and '.join(missing)} {are} not installed for {lookup(view, 'python.path')}{closed}"
     return with_others(view, Reason("needed for a run: ") + Reason.of_node(text), INSTALL)
 
@@ -76,7 +77,7 @@ def imports(view: View) -> Sentence | None:
 
 
 def other_packages(view: View) -> Any:
-    """Returns the packages that no rule of their own looks at."""
+    """Returns the packages that no other rule compares."""
     own = {"torch", "deepspeed", *NOTABLE}
     return {name: version for name, version in (view.get("packages") or {}).items() if name not in own} or MISSING
 

@@ -1,6 +1,6 @@
-"""All rules, and how they are applied to the views of all hosts: findings, the worst first. Pure.
+"""Holds all rules, and applies them to the views of all hosts. Findings are sorted, the worst first. Pure.
 
-To add one: an entry in the file that it fits in, and a case in tests/golden/rules.
+To add a rule: an entry in the file where it fits, and a case in tests/golden/rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fleet.rules.causes import Cause, Whose, by_cause
 from fleet.rules.rule import SEVERITIES, Finding, Kind, Rule, Sentence, Severity, View, lookup
 from fleet.rules.units import amount, few, shown
 
-# in the order in which equally bad findings are shown
+# findings of the same severity are shown in this order
 RULES: tuple[Rule, ...] = (
     *launch.RULES,
     *pairs.RULES,
@@ -55,12 +55,12 @@ Values = Mapping[str, Any]
 
 
 def judge(views: Mapping[str, View]) -> list[Finding]:
-    """All findings about these hosts (name -> view), in order of severity, then of the rules."""
+    """Returns all findings about these hosts (name -> view), sorted by severity, then in the order of RULES."""
     return causes_of(applied(views), silenced(views))
 
 
 def applied(views: Mapping[str, View]) -> list[Finding]:
-    """Returns all findings, those too that are signs of others, but for those that are silenced."""
+    """Returns all findings except silenced ones. Those that other findings explain are included."""
     found = list[Finding]()
     for rule in RULES:
         judged = {name: view for name, view in views.items() if rule.id not in view["want"].ignore}
@@ -69,14 +69,16 @@ def applied(views: Mapping[str, View]) -> list[Finding]:
 
 
 def causes_of(found: Sequence[Finding], quiet: Sequence[Finding]) -> list[Finding]:
-    """Returns the findings that are no signs of others, or of silenced ones, in order of severity."""
-    # one cause, one finding: a different minor version is a different patch release too
+    """Returns the findings that no other finding explains, sorted by severity. quiet: silenced findings, which explain
+    others, too."""
+    # a different minor version is also a different patch release: one finding is enough
     alone = [finding for finding in found if not _is_a_sign(finding, found, quiet)]
     return sorted(alone, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _is_a_sign(finding: Finding, found: Iterable[Finding], quiet: Iterable[Finding]) -> bool:
-    """Is true where other findings explain it, at each of its hosts, and are as severe. quiet: those silenced."""
+    """Returns whether other findings explain this one, at each of its hosts, and are at least as severe. quiet:
+    silenced findings."""
     rule = next(rule for rule in RULES if rule.id == finding.id)
     if any(cause.id in rule.echo_of for cause in found):
         return True
@@ -90,7 +92,7 @@ def _is_a_sign(finding: Finding, found: Iterable[Finding], quiet: Iterable[Findi
 
 
 def silenced(views: Mapping[str, View]) -> list[Finding]:
-    """Returns the findings about hosts that are to ignore the rule, of these hosts alone."""
+    """Returns the findings that hosts ignore. Each is about the hosts that ignore its rule, and no others."""
     found = list[Finding]()
     for rule in RULES:
         quiet = {name for name, view in views.items() if rule.id in view["want"].ignore}
@@ -105,7 +107,7 @@ def ignored(host: Host) -> tuple[str, ...]:
 
 
 def known_rules(hosts: Iterable[Host]) -> None:
-    """Raises InventoryError if a host is to ignore what is no rule, or one that is essential."""
+    """Raises InventoryError if a host's `ignore` names an essential rule, or no rule."""
     rules = {rule.id: rule for rule in RULES}
     for host in hosts:
         for name in ignored(host):
@@ -124,42 +126,42 @@ def known_rules(hosts: Iterable[Host]) -> None:
 
 
 def in_full(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings that a launch prints in full: what keeps it from starting, and what a run will see of a
-    host."""
+    """Returns the findings that a launch prints in full: errors, which keep it from starting, and those of rules with
+    `run`."""
     own = {rule.id for rule in RULES if rule.run}
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
 
 def by_cause_and_severity(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
-    """Returns the findings as users read them: those with one cause once, errors first."""
+    """Returns the findings grouped by cause, each with its severity, in the given order."""
     causes = by_cause((finding, finding.message, finding.remedy) for finding in findings)
     return [(cause.whose[0].severity, cause) for cause in causes]
 
 
 def groups(values: Mapping[Whose, Any]) -> list[tuple[Any, list[Whose]]]:
-    """[(value, its hosts)], most hosts first, ties in order of appearance."""
+    """Returns [(value, its hosts)], most hosts first, ties in order of appearance."""
     by_value = grouped((value, name) for name, value in values.items())
     return sorted(by_value.items(), key=lambda item: -len(item[1]))
 
 
 def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
-    """True where one value has more hosts than any other; else it is not known which deviates."""
+    """Returns whether one value has more hosts than any other; if not, it is not known which hosts deviate."""
     return len(grouped) == 1 or len(grouped[0][1]) > len(grouped[1][1])
 
 
 def _apply(rule: Rule, views: Mapping[str, View]) -> Iterable[Finding]:
     needed = {name for view in views.values() for name in view["want"].needs}
     if "launch" in needed and rule.needs and rule.needs not in needed:
-        return ()  # what is to run does without
-    if rule.needs:  # as severe as it is for what is to run
+        return ()  # the run does not need it
+    if rule.needs:  # an error if the run needs it
         rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}
     for name, view in views.items():
         applies = lookup(view, rule.when) if rule.when else True
         value = rule.of(view)
         if value is None and rule.kind == "equal" and rule.needs in needed:
-            continue  # that it is missing is reported of that host alone
-        # anything else, MISSING among it, cannot be judged
+            continue  # another rule reports that this host lacks it
+        # any other value, MISSING for example, cannot be judged
         fits = Mapping if rule.kind == "contents" else str | int | float | tuple | None
         if isinstance(applies, bool | int) and applies and isinstance(value, fits):
             values[name] = value

@@ -1,4 +1,4 @@
-"""Explains a line of the kernel's log for a run: a table, first match wins. Pure."""
+"""Explains lines of the kernel's log about a run. KERNEL is a table; the first match wins. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _out_of_memory(pattern: str, why: str, remedy: str) -> Hint:
 
 
 def _xid(number: str, meaning: str, *, unfit: bool = True) -> Hint:
-    pattern = rf"NVRM: Xid \(([^)]*)\): ((?:{number})\b)(?!.* to 0x0 \(None\))"  # which is that all is well again
+    pattern = rf"NVRM: Xid \(([^)]*)\): ((?:{number})\b)(?!.* to 0x0 \(None\))"  # the excluded line reports recovery
     return Hint(pattern, "", meaning, worked_out=lambda found: explained(int(found[2])).remedy, lines=_GPU, unfit=unfit)
 
 
-SUDDEN_SECONDS = 30.0  # between the kernel's line and what that explains; two clocks drift apart with the years
+SUDDEN_SECONDS = 30.0  # between the kernel's line and the end that it explains; the two clocks may differ a little
 
 KERNEL = (
     _out_of_memory(
@@ -104,8 +104,8 @@ KERNEL = (
 
 
 def explains(line: KernelLine, signal: int, text: str) -> Hint | None:
-    """Returns the rule by which a line explains the end of a process. line: its time counts from that end, its rank is
-    the process's own, or None. signal: that ended it, 0 for none. text: the end of what it wrote."""
+    """Returns the rule by which a line explains the end of a process. line: its time is relative to that end; its rank
+    is the process's own, or None. signal: the one that ended the process, 0 for none. text: the end of its output."""
     rule, mine = first_match(KERNEL, line["text"]), line["rank"] is not None
     if rule is None or (rule.sudden and not mine and abs(line["time"]) > SUDDEN_SECONDS):
         return None

@@ -1,4 +1,4 @@
-"""Holds the rules of a launch alone: its script and the code and data next to it, its ranks, the way to the master."""
+"""Holds the rules that apply only to a launch: its script, code and data, its ranks, and the route to the master."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fleet.rules.units import counted
 
 MODULE = "a module is looked for in the workdir, then in the interpreter's packages; --sync brings this folder"
 FILE = "a module's name has no .py; a file is started without -m"
-PYTHON = "behind --engine command: python train.py; other engines start Python themselves"
+PYTHON = "write 'python train.py' after --engine command; other engines start Python themselves"
 PYTHON3 = "name python3, or an interpreter by its path"
 ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what lies there"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
 # -- script, code, data ----------------------------------------------------------------------------------------
-# fact -> what it means that a delivery is under way, what to do then, what it means that one was cut short
+# fact -> (message that a delivery is under way, remedy for that, message that one was cut short)
 DELIVERIES = {
     "code": (
         "a sync to {to} is under way, from {who}",
@@ -38,7 +38,7 @@ DELIVERIES = {
 
 
 def delivery(name: str, found: View, half: bool) -> Sentence | None:
-    """Returns what is wrong with a delivery. half: one was cut short."""
+    """Returns what is wrong with a delivery. half: a delivery was cut short."""
     under_way, again, cut = DELIVERIES[name]
     if found.get("busy"):
         return Sentence(Reason(under_way, to=found.get("folder"), who=found["busy"]), again)
@@ -51,7 +51,7 @@ def code(view: View) -> Sentence | None:
 
 
 def data(view: View) -> Sentence | None:
-    """The fact is there only where a delivery has not ended."""
+    """Returns what is wrong with the delivery of data. The fact exists only if a delivery has not ended."""
     found = view.get("data")
     return None if not found or code(view) else delivery("data", found, True)
 
@@ -86,7 +86,7 @@ def script(view: View) -> Sentence | None:
 
 
 def other_script(view: View) -> Sentence | None:
-    """Reports a script that came from another source, and is not what the head has under this name."""
+    """Reports a script that came from another source, and differs from the head's file of this name."""
     part, source, script = view["want"].part, lookup(view, "code.script"), view.get("script") or {}
     if part is None or part.here is None or not isinstance(source, Mapping) or not source["id"]:
         return None
@@ -103,7 +103,7 @@ def configs(view: View) -> str | None:
 
 
 def alone(view: View) -> bool:
-    """The library looks for GPUs, and where it finds none it does not distribute the training at all."""
+    """Returns whether each rank would train alone. Accelerate does not distribute the training if it finds no GPU."""
     part = view["want"].part
     return part is not None and part.on_gpus and view.get("gpus") == []
 
@@ -119,9 +119,9 @@ def synced(view: View) -> Any:
     return bool(view["code"]) if "code" in view else MISSING
 
 
-# -- ranks, and the way to the master --------------------------------------------------------------------------
+# -- ranks, and the route to the master ------------------------------------------------------------------------
 def crowded(view: View) -> Sentence | None:
-    """More ranks than GPUs, because of the command line."""
+    """Reports more ranks than usable GPUs, if the command line asks for so many."""
     want = view["want"]
     usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
     shared = want.part is not None and 0 < usable < (want.part.ranks or 0)
@@ -129,7 +129,7 @@ def crowded(view: View) -> Sentence | None:
 
 
 def hidden(view: View) -> Sentence | None:
-    """A variable of the host leaves fewer GPUs than there are ranks, of which each takes one."""
+    """Reports that a variable of the host leaves fewer GPUs than ranks. Each rank takes one GPU."""
     want, left = view["want"], view.get("visible")
     ranks = (want.part and want.part.ranks) or want.ranks or 0
     if left is None or want.devices is not None or not left < ranks <= len(view.get("gpus") or ()):
@@ -140,8 +140,8 @@ def hidden(view: View) -> Sentence | None:
 
 
 def way(master: bool, view: View) -> Sentence | None:
-    """Reports what is wrong with the way to the master; what is wrong at the master itself explains what the others
-    see."""
+    """Reports what is wrong with the route to the master. master: judge only the master, else only the others. An error
+    at the master explains those of the others."""
     part, found = view["want"].part, view.get("port") or {}
     if part is None or not part.met or (part.node_rank == 0) is not master or not found.get("error"):
         return None

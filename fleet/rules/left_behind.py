@@ -1,4 +1,4 @@
-"""Finds what earlier runs and builds left on a host: locks without a holder, processes that would not die."""
+"""Finds what earlier runs and builds left on a host: locks without a holder, and processes that survived SIGKILL."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def left_locks(sure: bool, view: View) -> Sentence | None:
 
 
 def _is_for(version: Any, lock: str) -> bool:
-    """Is true where this Python may build there: torch's own folders are called py311_cpu."""
+    """Returns whether the host's Python uses the folder of this lock. torch's own folders have names like py311_cpu."""
     found = re.search(r"/py(\d+)t?_[^/]*/[^/]+/lock$", lock)
     return found is None or not isinstance(version, str) or found[1] == "".join(version.split(".")[:2])
 
 
 def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
-    """Returns what is wrong with locks of builds that no process holds, and the line to copy."""
+    """Returns (what is wrong with locks of builds that no process holds, the line to copy)."""
     which = ", ".join(locks)
     who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
     remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
@@ -38,7 +38,7 @@ UNDYING = "what hangs in the kernel ends when the mount or the driver that it wa
 
 
 def left(view: View) -> list[str]:
-    """The processes that outlived SIGKILL, of a node's last report on a run."""
+    """Returns the processes that survived SIGKILL, by a node's last report on a run."""
     return view.get("stuck") or [str(pid) for pid in view.get("left") or ()]
 
 

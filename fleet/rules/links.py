@@ -1,4 +1,5 @@
-"""Finds which links between hosts are slow, as the smallest set of causes, and what InfiniBand ports have counted."""
+"""Finds the slow links between hosts, as the smallest set of causes, and reports the error counts of InfiniBand
+ports."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from fleet.inventory.nodeset import fold
 from fleet.rules.pairs import MOST_PAIRS, Pair, Shape, all_pairs, causes, listed
 from fleet.rules.rule import MISSING, Finding, Rule, View
 
-SLOW = 0.6  # of the median
+SLOW = 0.6  # a link is slow below this share of the median
 
 
 def slow_pairs(rates: Mapping[Pair, float]) -> set[Pair]:
-    """Returns the pairs that are slow compared with the others; of fewer than three links none can be judged."""
+    """Returns the pairs whose links are slow compared with the others. Fewer than three links are not compared."""
     usual = median(rates.values()) if len(rates) > 2 else 0.0
     return {pair for pair, rate in rates.items() if rate < SLOW * usual}
 
@@ -25,14 +26,15 @@ def links(view: View) -> Any:
 
 
 class Links(NamedTuple):
-    """Holds what `check --network` measured from a host: other host -> {"mbit", "rtt_ms", "mtu", "again", "least"}."""
+    """Holds the measurements of `check --network` from one host: other host -> {"mbit", "rtt_ms", "mtu", "again",
+    "least"}. "least": the link may be faster, because the sender's processor was the limit."""
 
     to: Mapping[str, Mapping[str, Any]]
 
 
 def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
-    """Yields hosts whose links are slow compared with the others'; where only pairs are slow, those. One whose sender
-    had no processor for more is not judged."""
+    """Yields the hosts whose links are slow compared with the others', and else the slow pairs. A link with `least` is
+    not judged."""
     rates = {
         (a, b): link["mbit"]
         for a, of in values.items()

@@ -1,4 +1,4 @@
-"""The facts as a table: one row a fact, hosts with the same values folded into one column. Pure; cli draws it."""
+"""Builds the table of facts: a row for each fact, a column for hosts with the same values. Pure; cli draws it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = "?"
 
 @dataclass(frozen=True)
 class Cell:
-    """deviates: most other hosts have something else."""
+    """A cell. deviates: most other hosts have another value."""
 
     text: str
     deviates: bool = False
@@ -25,18 +25,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
+    """The table. titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
 
 
 def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
-    """The table of these hosts (name -> view).
+    """Returns the table of these hosts (name -> view).
 
-    Where hosts differ in more ways than fit, there are two columns instead: what most have, and who has what else.
+    If hosts differ in more ways than fit, it has two columns instead: the most frequent value, and the hosts with other
+    values.
     """
-    # a newline in a node's text must not look like a row of ours
+    # a newline in a node's text must not look like another row
     texts = {name: {label: " ".join(show(view).split()) for label, show in ROWS} for name, view in views.items()}
     columns = [names for _, names in groups({name: tuple(row.values()) for name, row in texts.items()})]
     fits = len(columns) <= max_columns
@@ -54,7 +55,8 @@ def matrix(views: Mapping[str, View], max_columns: int) -> Matrix:
 
 
 def _cells(texts: Mapping[str, str], columns: Sequence[list[str]] | None) -> tuple[Cell, ...]:
-    """A fact of which each host has a text: a cell for each column of hosts, or what most have, and the others."""
+    """Returns the cells of a fact: one for each column of hosts; without columns, the most frequent value and the
+    others."""
     shared = groups(texts)
     usual = shared[0][0] if has_majority(shared) else None
     if columns is not None:
@@ -64,7 +66,7 @@ def _cells(texts: Mapping[str, str], columns: Sequence[list[str]] | None) -> tup
 
 
 def _span(views: Mapping[str, View], names: list[str], path: str, form: Callable[[float], str]) -> str:
-    """From the smallest to the largest value of a fact that is never the same on two hosts."""
+    """Returns the smallest and the largest value of a fact that differs on all hosts."""
     values = [value for value in (lookup(views[name], path) for name in names) if isinstance(value, int | float)]
     if not values:
         return ABSENT
@@ -111,7 +113,7 @@ def _link(view: View) -> str:
 
 
 def _offset(s: float) -> str:
-    # what a round trip can show; less is noise
+    # a smaller offset is within the error of a round trip
     if abs(s) < 0.005:
         return "0.00 s"
     return f"{s:+.2f} s" if abs(s) < 100 else ("-" if s < 0 else "+") + seconds(abs(s))
@@ -123,7 +125,7 @@ ROWS: tuple[tuple[str, Callable[[View], str]], ...] = (
     ("architecture", _fact("arch")),
     ("glibc", _fact("glibc")),
     ("CPUs", lambda view: f"{_fact('cpu.usable')(view)} x {_fact('cpu.model')(view)}"),
-    # no two machines have the same to the byte
+    # rounded: no two machines have the same number of bytes
     ("memory", _fact("memory.total", lambda total: f"{round(total / GiB)} GiB")),
     ("python", _python),
     ("torch", _torch),
@@ -143,7 +145,7 @@ ROWS: tuple[tuple[str, Callable[[View], str]], ...] = (
     ("open files", _fact("limits.nofile")),
 )
 
-# facts of which every host has its own: shown from the smallest to the largest
+# facts that differ on every host: shown as a range
 SPANS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("memory available", "memory.available", size),
     ("free in workdir", "disks.workdir.free", size),

@@ -1,5 +1,5 @@
-"""Finds which hosts do not reach each other, as the smallest set of causes: a host that no other reaches is one, not
-one for each of its pairs."""
+"""Finds which hosts do not reach each other, as the smallest set of causes. A host that no other reaches is one cause,
+instead of one for each pair."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ NETWORK = (
 )
 MTU = "set the switch port's MTU to that of the hosts; until then 'ip link set dev {interface} mtu 1500' on each host"
 FAILURES = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
-MOST_PAIRS = 4  # that are findings by themselves
-MOST_GROUPS = 8  # of hosts that do not reach each other, of which any may be on one side
+MOST_PAIRS = 4  # with more, one finding lists them
+MOST_GROUPS = 8  # groups from which the sides of a split are made; more have too many combinations
 Pair = tuple[str, str]
 Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 
 class Cause(NamedTuple):
-    """One that explains pairs which do not work. hosts: those that it is about; of a split, one side, the smaller one.
-    shape: "host": it reaches no host and none reaches it; "in": none reaches it; "out": it reaches none; "split": no
-    host here reaches any there; "pair": two do not reach each other; "one": the first does not reach the second."""
+    """A cause that explains pairs which do not work. hosts: those that it is about; of a split, the smaller side.
+    shape: "host": it reaches no host and no host reaches it; "in": no host reaches it; "out": it reaches no host;
+    "split": no host of one side reaches any of the other; "pair": two hosts do not reach each other; "one": the first
+    does not reach the second."""
 
     shape: Shape
     hosts: tuple[str, ...]
@@ -43,7 +44,7 @@ class Cause(NamedTuple):
 
 
 def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> list[Cause]:
-    """Returns the fewest causes that explain all of `bad` and nothing that works. tried: all pairs."""
+    """Returns the fewest causes that explain all of `bad`, and no pair that works. tried: all pairs that were tried."""
     tried_pairs, broken = {*tried}, {*bad}
     simple = [*_possible(names, tried_pairs)]
     found = _cover(broken, simple)
@@ -55,7 +56,7 @@ def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> 
 def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     found, left = list[Cause](), {*bad}
     fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
-    # of those that explain as much the simpler one, which comes first; what one explains besides others only shrinks
+    # if two explain as many pairs, the first one wins: it is simpler. The number that one adds to others only shrinks.
     heap = [(-len(cause.pairs), n) for n, cause in enumerate(fitting)]
     heapq.heapify(heap)
     while left:
@@ -99,7 +100,8 @@ def _possible(names: Sequence[str], tried: set[Pair]) -> Iterator[Cause]:
 
 
 def _splits(names: Sequence[str], bad: set[Pair], tried: set[Pair]) -> Iterator[Cause]:
-    """Yields a group of hosts against all others where both are more than one: groups are what works."""
+    """Yields the ways to split the hosts into two sides of at least two hosts. Hosts that reach each other are on one
+    side."""
     group = {name: {name} for name in names}
     for a, b in tried - bad:
         if group[a] is not group[b]:
@@ -116,7 +118,8 @@ def _splits(names: Sequence[str], bad: set[Pair], tried: set[Pair]) -> Iterator[
 
 
 class Seen(NamedTuple):
-    """Holds what a host found. address: its own that the others dial. interface, mtu: of that. nccl: it has GPUs."""
+    """Holds what a host found. pairs: other host -> result. address: its own, to which the others connect. interface,
+    mtu: of that address. nccl: the host has GPUs."""
 
     pairs: Mapping[str, str]
     address: str
@@ -138,7 +141,7 @@ def _tried(values: Mapping[str, Seen]) -> dict[Pair, str]:
 
 
 def closed(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
-    """Yields what keeps hosts from each other."""
+    """Yields findings about hosts that do not reach each other."""
     found = _tried(values)
     bad = {pair for pair, how in found.items() if how in FAILURES}
     together = grouped((cause.shape, cause) for cause in causes([*values], bad, found))
@@ -182,13 +185,14 @@ _CLOSED: Mapping[Shape, str] = {
 
 
 def _gloo_dials(a: str, b: str) -> bool:
-    """Returns whether it is a that dials b: of two addresses the higher one does. NCCL dials from either side."""
+    """Returns whether gloo connects from a to b: the higher of two addresses connects. NCCL connects from either
+    side."""
     one, other = (ipaddress.ip_address(each.partition("%")[0]) for each in (a, b))
     return one.version != other.version or one.packed > other.packed
 
 
 def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
-    """Yields where large packets are lost and small ones pass."""
+    """Yields findings about links on which large packets are lost, while small ones pass."""
     found = _tried(values)
     for cause in causes([*values], {pair for pair, how in found.items() if how == "stalled"}, found):
         first = values[cause.hosts[0]]
@@ -202,7 +206,7 @@ def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
 
 
 def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns many pairs in a line, and the hosts that they are of, in order."""
+    """Returns (the first pairs as a text, the hosts of all pairs in order)."""
     signs = {"pair": "<->", "one": "->"}
     some = ", ".join(f"{it.hosts[0]} {signs[it.shape]} {it.hosts[1]}" for it in found[:MOST_PAIRS])
     hosts = {host for cause in found for host in cause.hosts}
@@ -214,13 +218,13 @@ def deaf(view: View) -> Sentence | None:
 
 
 def address(view: View) -> Sentence | None:
-    """Returns why the address that this host is to have in a run is none."""
+    """Returns why this host has no usable address for a run."""
     way = view.get("network") or {}
     return Sentence(Reason.of_node(str(way["error"])), way.get("hint")) if way.get("error") else None
 
 
 def another(view: View) -> Sentence | None:
-    """Returns that gloo and NCCL take another address of the interface than was meant."""
+    """Reports that gloo and NCCL take another address of the interface than the intended one."""
     way = view.get("network") or {}
     own, taken, name = way.get("address"), way.get("advertised"), way.get("interface")
     if way.get("error") or not own or not taken or own == taken:
@@ -234,7 +238,7 @@ def another(view: View) -> Sentence | None:
 
 
 def replaced(view: View) -> Sentence | None:
-    """Returns which variables of the node's a run sets to another interface."""
+    """Reports which network variables of the node a run replaces, by another interface."""
     way = view.get("network") or {}
     found, interface, address = way.get("replaced"), way.get("interface"), way.get("address")
     if not (found and interface and address):

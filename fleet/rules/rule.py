@@ -36,7 +36,7 @@ MISSING: Any = object()  # a fact that is not known; one that is absent is None
 
 
 def lookup(view: View, path: str) -> Any:
-    """The value at a dotted path; None below something absent, MISSING where nothing is known."""
+    """Returns the value at a dotted path; None below an absent value, MISSING if nothing is known."""
     value: Any = view
     for name in path.split("."):
         if value is None:
@@ -48,7 +48,7 @@ def lookup(view: View, path: str) -> Any:
 
 
 class Sentence(NamedTuple):
-    """A sentence about a host, and a remedy and a severity of its own where it has them. gpus: those that it names."""
+    """A sentence about a host. remedy, severity: instead of the rule's. gpus: those that the sentence names."""
 
     message: str
     remedy: str | None = None
@@ -58,8 +58,8 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. id: the rule's. hosts: those that it is about, in inventory order. gpus:
-    host -> the indexes of its GPUs, where it is about some."""
+    """Describes a problem. id: the rule's. hosts: those that have it, in inventory order. gpus: host -> the indexes of
+    its GPUs, if it is about GPUs."""
 
     id: str
     severity: Severity
@@ -71,22 +71,23 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that must hold.
+    """Describes one thing that must hold.
 
     fact: a dotted path into a host's view (rules/view.py), or a function of the view.
-    kind: "equal": the same on all hosts. "minimum", "maximum": at least, at most the limit; `levels` are
-    (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact, a text on what is
-    wrong, must be empty; a Sentence is one of its own. "somewhere": at least one host has it.
-    "distinct": no two hosts share it. "digest": those that have one have the same;
-    of (NAME, digest), those of one name. "partly": true on all hosts, or on
-    none. "contents": {name: value} is the same everywhere. "closed", "stalled", "slow": see rules/pairs.py;
+    kind: "equal": the fact is the same on all hosts. "minimum", "maximum": it is at least, or at most, the limit;
+    `levels` are (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact is a text on
+    what is wrong, and must be empty; a Sentence is used as it is. "somewhere": at least one host has it. "distinct": no
+    two hosts share it. "digest": all hosts that have one have the same; of (NAME, digest), those of one name. "partly":
+    it is true on all hosts, or on none.
+    "contents": {name: value} is the same everywhere. "closed", "stalled": see rules/pairs.py; "slow": rules/links.py;
     "slower", "unlike": rules/bench.py.
-    what: the name of the fact in the message. says: the sentence of a "clear" one, in which {value} is the fact.
+    what: the name of the fact in the message. says: the sentence of a "clear" rule, in which {value} is the fact.
     when: a fact that must be true for the rule to apply to a host.
-    needs: "python", a module of it, or "launch": an error if what is to run needs it, and in a launch, else a warning.
-    covered_by: the rules of which it is only another sign, where they are about the same host and at least as severe;
-    echo_of: the same of those that may be about another host. run: a launch shows its warnings in full. essential: it
-    protects runs, code or data, so that no host may ignore it.
+    needs: "python", one of its modules, or "launch". The rule is an error if the run needs that, else a warning; a
+    launch that does not need it skips the rule.
+    covered_by: rules that explain this one, if their findings are about the same hosts and at least as severe. echo_of:
+    the same, but their findings may be about other hosts. run: a launch shows its warnings in full. essential: it
+    protects runs, code or data, so no host may ignore it.
     A host that lacks the fact because its step timed out is not judged.
     """
 
@@ -107,7 +108,7 @@ class Rule:
     says: str | None = None
 
     def of(self, view: View) -> Any:
-        """The value that it judges."""
+        """Returns the value that the rule judges."""
         return lookup(view, self.fact) if isinstance(self.fact, str) else self.fact(view)
 
     def found(
@@ -119,7 +120,7 @@ class Rule:
         remedy: str | None = None,
         gpus: Sequence[int] = (),
     ) -> Finding:
-        """gpus: of each of these hosts."""
+        """Returns a finding of this rule. gpus: of each of these hosts."""
         names = tuple(hosts)
         of_hosts = dict.fromkeys(names, gpus) if gpus else None
         return Finding(self.id, severity or self.severity, names, message, remedy or self.remedy, of_hosts)
@@ -130,11 +131,11 @@ vital = partial(Rule, essential=True, run=True)
 
 @dataclass(frozen=True)
 class Part:
-    """A host's part in a run. ranks: as many as the command line asks for, None for the inventory's slots. kind: what
-    the script is: a "program" is started as it is. met: all nodes answered, so that it means something whether they
-    could meet. program: its name, where it is looked for on the PATH. on_gpus: several ranks, which would each train
-    alone if they found no GPU. share: other runs may live there. here: sha256 of the script as the head has it, None
-    where it has none, or anything may run; ours: whether a source is one of the head's around it."""
+    """Describes a host's part in a run. ranks: the number on the command line, None for the inventory's slots. kind:
+    what the script is; a "program" is started as it is. met: all nodes answered, so the route to the master can be
+    judged. program: its name, if it is looked up on the PATH. on_gpus: several ranks, each of which would train alone
+    if it found no GPU. share: other runs may use the host. here: sha256 of the script on the head; None if it has none,
+    or if any script may run. ours: whether a source is one of the head's."""
 
     node_rank: int
     ranks: int | None
@@ -149,11 +150,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Want:
-    """Describes what is wanted of the host of that name.
+    """Describes what a launch or check needs of a host.
 
-    ranks: the inventory's `slots`, None where it has none. devices: the GPU indexes that were selected, None for
-    all. modules: what the interpreter must be able to import. deadline: seconds a step had there. part: in the run
-    that a launch is about. ignore: the ids of rules that do not judge it.
+    ranks: the inventory's `slots`, None if it has none. devices: the selected GPU indexes, None for all. modules: those
+    that the interpreter must be able to import. deadline: seconds that a step had there. part: the host's part in the
+    run, None for a check. ignore: the ids of rules that do not judge it.
     """
 
     host: str = "HOST"
@@ -166,5 +167,5 @@ class Want:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Returns what must be there, as Rule.needs lists it."""
+        """Returns what the host must have, in the terms of Rule.needs."""
         return (*(("python", *self.modules) if self.modules else ()), *(("launch",) if self.part else ()))

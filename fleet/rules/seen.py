@@ -1,4 +1,4 @@
-"""Works out which findings of health a check was able to make: what it did not see is not gone. Pure."""
+"""Decides which findings of health a check was able to make. A finding that it could not make is not gone. Pure."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ RULES_OF_HEALTH = {
     for rule in (*devices.RULES, *gpu_state.RULES, *gpu_health.RULES, *bench.RULES, *links.RULES)
     if rule.id.startswith(("gpu-", "bench-", "infiniband-", "ways-")) and rule.id not in OF_USE
 }
-PEERS = 3  # hosts: by fewer, a rule that compares hosts finds nothing of one that is worse
+PEERS = 3  # hosts with the fact; with fewer, a rule that compares hosts cannot find which one is worse
 NO_DRIVER = ("gpus", "pci_gpus", "driver", "torch")
-# a rule of a host -> is true where it was able to find something
+# rule about a host -> whether it was able to find something
 OF_HOST: Mapping[str, Callable[[View], bool]] = {
-    # with no torch for CUDA the rule finds nothing
+    # without a torch for CUDA the rule finds nothing
     "gpu-driver-missing": lambda view: (
         bool(view.get("gpus"))
         or (all(name in view for name in NO_DRIVER) and bool(devices.cuda_of(view) or not view["pci_gpus"]))
     ),
-    # without nvidia-smi there is no error of it
+    # without nvidia-smi the rule finds no error
     "gpu-unusable": lambda view: "gpu_error" in view and bool(view.get("gpus") or has_none(view)),
     "gpu-lost": lambda view: bool(view.get("gpus")) and "driver_gpus" in view,
     "gpu-fabric-manager": lambda view: "fabric_manager" in view,
     "infiniband-errors": lambda view: "infiniband" in view,
     "ways-slow": lambda view: True,
 }
-# a rule of GPUs -> the fields of a GPU, all of which must be known
+# rule about GPUs -> the fields of a GPU that must all be known
 CELLS = {
     "gpu-drain": {"recovery"},
     "gpu-reset": {"reset"},
     "gpu-xid-minor": {"bus"},
     "gpu-pcie-widths": {"pcie_width"},
-    "gpu-hot": {"temperature"},  # many report no degrees that are left
+    "gpu-hot": {"temperature"},  # many do not report temperature_left
 }
 for _name, *_, _rule in GPU_FIELDS:
     if _rule != "gpu-hot":
@@ -50,7 +50,7 @@ NVLINKS = {
     "gpu-nvlinks": {"active"},
     "gpu-nvlink-errors": {"recovery", "crc", "replay"},
 }
-# a rule of GPUs -> is true of one that does what the rule judges
+# rule about GPUs -> whether a GPU is in the state that the rule judges
 AT_WORK: Mapping[str, Callable[[View, View], bool]] = {
     "gpu-xid": lambda view, gpu: "xids" in view,
     "gpu-xid-minor": lambda view, gpu: "xids" in view,
@@ -62,19 +62,19 @@ AT_WORK: Mapping[str, Callable[[View, View], bool]] = {
 
 
 def has_none(view: View) -> bool:
-    """Is true where it is known that a host has no GPU of NVIDIA's."""
+    """Returns whether it is known that a host has no NVIDIA GPU."""
     return view.get("pci_gpus") == 0 and view.get("driver_gpus") == 0
 
 
 def is_whole(view: View) -> bool:
-    """Is true where all GPUs of a host are listed: one that is not is no longer there."""
+    """Returns whether all GPUs of a host are listed. A recorded GPU that is not in the list has then left the host."""
     found, most = view.get("gpus"), max(view.get("driver_gpus") or 0, view.get("pci_gpus") or 0)
     return found is not None and not view.get("gpu_error") and len(found) >= most > 0
 
 
 def is_known(rule: str, views: Mapping[str, View], host: str, gpu: View | None) -> bool:
-    """Is true where the rule was able to find something of that GPU, or, for None, of the host itself. A rule of which
-    this fleet does not know, another version's, was not."""
+    """Returns whether the rule was able to find something about that GPU, or about the host itself if `gpu` is None. A
+    rule that this version of fleet does not have was not."""
     view = views[host]
     if rule not in RULES_OF_HEALTH:
         return False
@@ -93,8 +93,8 @@ def is_known(rule: str, views: Mapping[str, View], host: str, gpu: View | None) 
 
 
 def is_seen(rule: str, view: View, gpu: View) -> bool:
-    """Is true where all is known of a GPU that the rule judges."""
-    if rule in NVLINKS:  # one without an active link was not read
+    """Returns whether all facts are known that the rule needs of a GPU."""
+    if rule in NVLINKS:  # a GPU without an active link was not read
         read = {each["gpu"]: set(each) for each in view.get("nvlinks") or () if each["active"]}
         return NVLINKS[rule] <= read.get(gpu["index"], set())
     known = rule in CELLS and all(gpu.get(name) is not None for name in CELLS[rule])

@@ -1,11 +1,11 @@
-"""Signals by name, and what it means that a process died of one. Pure. Numbers are Linux's, whatever the head runs."""
+"""Names signals, and explains a process's death by one. Pure. The numbers are Linux's, whatever system the head has."""
 
 from __future__ import annotations
 
 from fleet.protocol.codes import name_of
 
 SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV = 7, 8, 4, 9, 11
-CRASHES = (SIGILL, 5, 6, SIGBUS, SIGFPE, SIGSEGV, 31)  # that a process mostly causes itself
+CRASHES = (SIGILL, 5, 6, SIGBUS, SIGFPE, SIGSEGV, 31)  # signals that a process mostly causes itself
 _NATIVE = "a crash in native code", "a crash in native code: PYTHONFAULTHANDLER=1 (--env) shows where"
 _NOTICE = (
     "a notice, mostly of preemption or of a time limit that nears, which the script does not handle",
@@ -41,13 +41,13 @@ _MEANINGS = {
 
 
 def signal_of(status: int | None) -> int:
-    """Returns the signal that an exit code means, 0 for none."""
+    """Returns the signal that an exit code stands for, 0 for none."""
     return status - 128 if status is not None and 128 < status <= 128 + 64 else 0
 
 
 def signalled(signal: int, kernel_known: bool) -> tuple[str | None, str | None]:
-    """Returns (why, remedy) where nothing else explains it. kernel_known: the kernel's log is known, and explains
-    nothing."""
+    """Returns (why, remedy) for a signal that nothing else explains. kernel_known: the kernel's log was read, and has
+    no cause."""
     if signal == SIGKILL and kernel_known:
         return NOT_FOR_MEMORY, BY_HAND
     name = name_of(signal)

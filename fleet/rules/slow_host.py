@@ -1,5 +1,5 @@
-"""Judges by the samples of a run which host the others wait for, and what shows it. It names no host rather than a
-wrong one. Pure.
+"""Finds the host that the others wait for, by the samples of a run, and the evidence for it. It names no host rather
+than a wrong one. Pure.
 
 The figures of a host are the medians of its samples. For its GPUs: `use` in percent, total `power` in watts, `share` of
 the power limit, lowest `clock` of the busy ones, and their number (`gpus`). For its processors: `cpu` in percent, the
@@ -19,18 +19,18 @@ from fleet.protocol.messages.samples import GpuSample, Sample
 from fleet.rules.gpu_use import COLD_POWER
 
 LEAST_SAMPLES, LEAST_HOSTS = 5, 3
-RECENT = 2.5  # times the pause between two samples: by so much the last ones of hosts may differ
+RECENT = 2.5  # times the pause between two samples: the most by which the hosts' last samples may differ
 USE_MARGIN, USE_OTHERS = 20.0, 80.0  # percent
 POWER_MARGIN, CLOCK_MARGIN = 1.3, 0.85
-LACK_LEAST, LACK_MARGIN, READY_MARGIN = 0.4, 2.5, 1.5  # the first in CPUs
-WAIT_LEAST, WAIT_OTHERS, SENT_MARGIN = 0.7, 0.35, 1.5  # the first two of all looks
-CAPPED = "power cap"  # which GPUs at work are at, in health
+LACK_LEAST, LACK_MARGIN, READY_MARGIN = 0.4, 2.5, 1.5  # the first is in CPUs, the others are factors
+WAIT_LEAST, WAIT_OTHERS, SENT_MARGIN = 0.7, 0.35, 1.5  # the first two are shares of all samples
+CAPPED = "power cap"  # healthy GPUs at work are throttled by it, too
 Figures = Mapping[str, float]
 Fold = Callable[[list[float]], float]
 
 
 class Point(NamedTuple):
-    """Holds what is kept of a sample. waiting: None where it is not known."""
+    """Holds the figures of a sample. waiting: what a sample has of its connections; None if it is not known."""
 
     time: float
     figures: Figures
@@ -38,18 +38,20 @@ class Point(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Returns infinity where the sum is too large, which a node may report. statistics.fmean() raises OverflowError."""
+    """Returns the mean. A node may report values whose sum is infinite: then it is infinity, where statistics.fmean()
+    raises OverflowError."""
     return sum(values) / len(values)
 
 
 def folded(fold: Fold, values: Iterable[float | None]) -> float:
-    """Returns what those of the values come to that are known, NaN where none is."""
+    """Returns `fold` of the known values, NaN if there are none."""
     known = [value for value in values if value is not None]
     return fold(known) if known else nan
 
 
 def point_of(sample: Sample, run: str, ranks: int) -> Point:
-    """Returns what a sample comes to. Which GPUs are the run's is known where as many have it as the host has ranks."""
+    """Returns the figures of a sample. It is known which GPUs are the run's if their number is that of the host's
+    ranks."""
     ours = [gpu for gpu in sample["gpus"] if run in gpu["runs"]]
     gpus = ours if len(ours) == ranks else []
     working = [gpu for gpu in gpus if (gpu["use"] or 0.0) >= USE_OTHERS]
@@ -73,13 +75,14 @@ def point_of(sample: Sample, run: str, ranks: int) -> Point:
 
 
 def middle(points: Sequence[Point], of: Fold = median_high) -> dict[str, float]:
-    """Returns the figures of a host: of each the middle, or the mean, of those that are known."""
+    """Returns the figures of a host: for each the median (or `of`) of its known values."""
     known = {name: [it.figures[name] for it in points if not isnan(it.figures[name])] for name in points[0].figures}
     return {name: of(values) if values else nan for name, values in known.items()}
 
 
 def together(points: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Returns those of the time of which all hosts have samples, none where a host's last is older than others'."""
+    """Returns the samples of the time in which all hosts have samples. {} if a host's last sample is older than the
+    others'."""
     times = {host: sorted(it.time for it in each) for host, each in points.items()}
     if not times or any(len(each) < 2 for each in times.values()):
         return {}
@@ -91,7 +94,8 @@ def together(points: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
 
 
 def slow_host(points: Mapping[str, Sequence[Point]]) -> Slow | None:
-    """Returns the host, or the link, that the others wait for, None where there is none, or it is not sure which."""
+    """Returns the host, or the link, that the others wait for. None if there is none, or if it is not known which
+    one."""
     points = together(points)
     if len(points) < 2 or any(len(each) < LEAST_SAMPLES for each in points.values()):
         return None
@@ -103,7 +107,8 @@ def slow_host(points: Mapping[str, Sequence[Point]]) -> Slow | None:
 
 
 def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
-    """Yields what shows that the others wait for a host; "" is not enough, and makes any other host unsure."""
+    """Yields the evidence that the others wait for a host. "" is evidence that is not enough, but makes a finding about
+    another host unsure."""
 
     def ends(name: str) -> tuple[float, float]:
         values = [other[name] for other in others]
@@ -112,11 +117,11 @@ def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
     clock, use = ends("clock")[0], ends("use")[0]
     if own["slowed"] > 0.5 and ends("slowed")[1] < 0.1 and own["clock"] <= CLOCK_MARGIN * clock:
         yield f"GPUs slowed down to {own['clock']:.0f} MHz, elsewhere {clock:.0f} or more"
-    # GPUs that wait in a collective are busy at little power; so are those of some work, but then on all hosts
+    # GPUs that wait in a collective are busy at little power. Some work does that, too, but then on all hosts.
     share = ends("share")[1]
     cold, hotter = use >= USE_OTHERS and share < COLD_POWER, own["share"] >= POWER_MARGIN * share
     idle = own["use"] <= use - USE_MARGIN
-    # of equal work, ranks with too few CPUs are ready all the time, the others only until they wait for these
+    # with equal work, ranks with too few CPUs are ready to run all the time; the others wait for them instead
     lacked, ready = ends("lacked")[1], ends("ready")[1]
     short = own["lacked"] >= max(LACK_LEAST, LACK_MARGIN * lacked) and own["ready"] >= READY_MARGIN * ready
     if short:
@@ -129,8 +134,8 @@ def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
 
 
 def _slow_links(points: Mapping[str, Sequence[Point]], sent: Mapping[str, float]) -> Iterator[Slow]:
-    """Yields the link, or the host of all links, on which data waits while none does elsewhere. Its sender sends no
-    more than others do, and its receiver reads what comes."""
+    """Yields the link, or the host of all links, on which data waits, if none waits elsewhere. Its sender sends no more
+    than others, and its receiver reads what arrives."""
     shares = _shares(points)
     slow = [pair for pair, (unsent, _) in shares.items() if unsent >= WAIT_LEAST]
     rest = max((unsent for pair, (unsent, _) in shares.items() if pair not in slow), default=1.0)
@@ -144,8 +149,8 @@ def _slow_links(points: Mapping[str, Sequence[Point]], sent: Mapping[str, float]
 
 
 def _shares(points: Mapping[str, Sequence[Point]]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Returns two shares of the time by (host, other host): in which data of the first waits to be sent to the other;
-    in which data from the other waits to be read. {}: not known. An address that two hosts have is of none."""
+    """Returns (host, other host) -> two shares of the time: in which data for the other waits to be sent, and in which
+    data from the other waits to be read. {}: not known. An address that two hosts have is left out."""
     whose = dict[str, set[str]]()
     sums = dict[tuple[str, str], tuple[float, float]]()
     for host, each in points.items():

@@ -1,4 +1,4 @@
-"""Stacks of ranks, those in the same place as one, and the odd one out. Pure."""
+"""Groups ranks by where their stacks are, and finds the odd ones out. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.rules.units import counted
 _LIBRARY = re.compile(r".*/(?:site|dist)-packages/|.*/lib/python\d[^/]*/|^<frozen ")
 _STANDARD = re.compile(r".*/lib/python\d[^/]*/(?!(?:site|dist)-packages/)|^<frozen ")
 IMPORTING = "<frozen importlib._bootstrap>"
-# where a rank is, by a file of its stack, where the innermost function shows little
+# a file in the stack -> what the rank does; the innermost function would show little
 LANDMARKS = (("torch/utils/data/dataloader.py", "DataLoader"), (IMPORTING, "import"))
 NAME_WIDTH = 40
 NO_PY_SPY = "no py-spy there"
@@ -27,9 +27,8 @@ BRING_PY_SPY = "py-spy tells more: 'fleet sync --wheels FILE' brings it, with py
 
 @dataclass(frozen=True)
 class Place:
-    """Ranks whose main threads are in the same place. ranks: in order; hosts: theirs. at: "all_reduce
-    (train.py:20)". of: the report of the one that reported most. odd: most
-    ranks are at another place of the code."""
+    """Describes ranks whose main threads are in the same place. ranks: in order; hosts: theirs. at: "all_reduce
+    (train.py:20)". of: the most detailed report of these ranks. odd: most ranks are at another place of the code."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -39,7 +38,7 @@ class Place:
 
     @property
     def who(self) -> str:
-        """ "ranks 0-2 on lab[01-03]"."""
+        """Returns "ranks 0-2 on lab[01-03]"."""
         return f"{ranks_text(self.ranks)} on {fold(self.hosts)}"
 
     def as_json(self) -> dict[str, Any]:
@@ -54,31 +53,31 @@ def main_frames(stack: RankStack) -> list[Frame]:
 
 
 def short(file: str) -> str:
-    """A path as people know it: "torch/nn/modules/module.py", "train.py"."""
+    """Returns a path in its usual short form: "torch/nn/modules/module.py", "train.py"."""
     inner = _LIBRARY.sub("", file)
     return inner if inner != file else file.rpartition("/")[2]
 
 
 def plain_name(name: str) -> str:
-    """A function without what it is inside of, or what C++ makes of its types."""
+    """Returns a function's name without the functions around it, and without C++ types."""
     inner = name.rpartition("<locals>.")[2]
     return inner if inner.startswith("<") else re.split("[<(]", inner)[0] or inner
 
 
 def place_of(stack: RankStack) -> str:
-    """Returns where the rank is, in short: the function that matters, and the line of the user's own code."""
+    """Returns the place of a rank in short: the function that matters, and the line in the user's own code."""
     return place_in(main_frames(stack), stack["waits"])
 
 
 def place_in(frames: Sequence[Frame], waits: str = "") -> str:
-    """Returns the same for the frames of a thread. waits: the function of the kernel that it waits in."""
+    """Returns the place of a thread by its frames. waits: the kernel function in which it waits."""
     python = [frame for frame in frames if not frame["native"]]
     if not python:
         name, file = (frames[0]["name"], short(frames[0]["file"])) if frames else (waits, "kernel")
         return f"{plain_name(name)} ({file})" if name else "an unknown place"
     own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
     inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
-    calls = [frame["file"] for frame in python if frame["name"] != "<module>"]  # not one that is only imported
+    calls = [frame["file"] for frame in python if frame["name"] != "<module>"]  # not imports
     names = [name for file in calls for part, name in LANDMARKS if file.endswith(part)]
     name = names[0] if names else plain_name(inner["name"]).rpartition(".")[2]
     where = own or inner
@@ -86,7 +85,8 @@ def place_in(frames: Sequence[Frame], waits: str = "") -> str:
 
 
 def _identity(stack: RankStack) -> object:
-    """Equal where ranks are in the same place: by python's frames, whatever reported them, else by all names."""
+    """Returns a value that is equal for ranks in the same place. It has the Python frames, whatever reported them;
+    without any, all names."""
     frames = main_frames(stack)
     python = [
         (frame["name"].rpartition(".")[2], frame["file"], frame["line"]) for frame in frames if not frame["native"]
@@ -95,8 +95,8 @@ def _identity(stack: RankStack) -> object:
 
 
 def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
-    """The ranks by equal stacks, most of them first. found: by host. Where more than half are at one place of the
-    code, all others are odd."""
+    """Returns the ranks grouped by equal stacks, the largest group first. found: host -> its stacks. If more than half
+    of the ranks are at one place of the code, all others are odd."""
     ordered = sorted(((h, stack) for h, stacks in found.items() for stack in stacks), key=lambda it: it[1]["rank"])
     alike = groups({number: repr(_identity(stack)) for number, (_, stack) in enumerate(ordered)})
     result = [_place([ordered[number] for number in numbers]) for _, numbers in alike]
@@ -107,7 +107,7 @@ def places(found: Mapping[str, Sequence[RankStack]]) -> list[Place]:
 
 
 def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
-    """Returns the place of these (host, stack), in order of ranks."""
+    """Returns the place of these (host, stack), sorted by rank."""
     stacks = [stack for _, stack in members]
     richest = min(stacks, key=lambda it: ("py-spy", "faulthandler", "kernel").index(it["by"]))
     hosts = tuple(dict.fromkeys(host for host, _ in members))
@@ -115,7 +115,7 @@ def _place(members: Sequence[tuple[str, RankStack]]) -> Place:
 
 
 def in_short(found: Sequence[Place]) -> str:
-    """ "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
+    """Returns "ranks 0-30 in all_reduce (train.py:20); rank 31 on gpu4 in DataLoader (train.py:18)"."""
     at = [
         replace(
             same[0],
@@ -130,7 +130,8 @@ def in_short(found: Sequence[Place]) -> str:
 
 
 def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
-    """All of it for people: each place with its stack, the innermost frame first. threads: of all threads."""
+    """Yields each place with its stack as text, the innermost frame first. threads: show all threads, not only the main
+    one."""
     for place in found:
         yield f"{place.who} in {place.at}{', the odd one out' * place.odd}"
         for thread in sorted(place.of["threads"], key=lambda it: not it["main"]):
@@ -144,7 +145,7 @@ def lines(found: Sequence[Place], *, threads: bool = False) -> Iterator[str]:
 
 
 def remarks(found: Mapping[str, Sequence[RankStack]]) -> Iterator[str]:
-    """Why not all is shown that could be, and of which ranks."""
+    """Yields why some ranks have less detail than possible, and on which hosts."""
     reasons = [
         ((stack["by"], stack["why"]), host) for host, stacks in found.items() for stack in stacks if stack["why"]
     ]

@@ -1,4 +1,4 @@
-"""Python tracebacks in what a rank wrote: where they are, what they consist of, and which are the same. Pure."""
+"""Finds Python tracebacks in the output of a rank, takes them apart, and recognizes equal ones. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SYNTAX = re.compile(r'  File ".+", line \d+')  # a script's own syntax error ha
 _FRAME = re.compile(r'\s*File "(.+)", line \d+(?:, in (.+))?')
 _INSIDE = re.compile(r'^\s*File "(.+)", line \d+', re.MULTILINE)
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: |$)")
-_NESTED = "Traceback (most recent call last)"  # in a message: of a worker, of another rank
+_NESTED = "Traceback (most recent call last)"  # in an exception's message: the traceback of a worker or another rank
 _GLUED = re.compile(rf"(?<=\])((?:\[rank\d+\]: ?)?{re.escape(HEADER)})$", re.MULTILINE)
 _OWN = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -25,19 +25,20 @@ def is_header(line: str) -> bool:
 
 
 def plain(lines: Sequence[str]) -> list[str]:
-    """Lines without what torch puts before them."""
+    """Returns lines without the prefix that torch adds."""
     return [_PREFIX.sub("", line) for line in lines]
 
 
 def states(text: str) -> list[str]:
-    """Returns the lines of a text; one that a progress bar rewrote in its last state, without a traceback after it."""
+    """Returns the lines of a text. Of a line that a progress bar rewrote it has the last state; a traceback after it is
+    a line of its own."""
     whole = _GLUED.sub(r"\n\1", text.replace("\0", ""))
     return [line.rstrip("\r").rpartition("\r")[2] for line in whole.split("\n")]
 
 
 def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
-    """(whether it is a traceback, first line, line after the last) of all parts, in order. A traceback goes with those
-    that it is chained to."""
+    """Yields (whether it is a traceback, first line, line after the last) of all parts, in order. Chained tracebacks
+    are one part."""
     bare, at = plain(lines), 0
     headers = [i for i, line in enumerate(bare) if is_header(line)]
     while headers:
@@ -55,14 +56,16 @@ def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
 
 
 def _begin(bare: Sequence[str], start: int, least: int) -> int:
-    """A cause that was never raised has no traceback, and is above the one that it is chained to."""
+    """Returns the first line of a traceback at `start`. An exception that was never raised has no traceback, and is
+    above the one that it caused."""
     while start - least >= 4 and bare[start - 2].startswith(CHAINED) and _EXCEPTION.match(bare[start - 4]):
         start -= 4
     return start
 
 
 def _end(bare: Sequence[str], start: int) -> int:
-    """The exception's line is the first after the header that is not indented; its message may go on."""
+    """Returns the line after a traceback at `start`. The first line without indentation is the exception; its message
+    may go on."""
     end = start + 1
     while end < len(bare) and bare[end].startswith((" ", "\t")):
         end += 1
@@ -73,9 +76,9 @@ def _end(bare: Sequence[str], start: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """One traceback of those that are chained. exception: its text. frames: (file, function, None where it is missing)
-    of each, the outermost first. line: the code of the innermost. file: that raised it, a worker's where it is wrapped.
-    link: how the next one follows from it."""
+    """One of the tracebacks in a chain. exception: its text. frames: (file, function or None) of each, the outermost
+    first. line: the code of the innermost frame. file: the file that raised it; a worker's, if the message has a
+    worker's traceback. link: the phrase of CHAINED that connects it to the next one."""
 
     exception: str
     frames: Sequence[tuple[str, str | None]]
@@ -85,7 +88,8 @@ class Part:
 
     @property
     def at(self) -> int:
-        """Returns the line of its text that shows what was raised: of what it wraps, the innermost."""
+        """Returns the line of the exception's text that shows the error. If the text has other tracebacks, it is in the
+        last one."""
         lines = self.exception.split("\n")
         nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
         after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))
@@ -93,18 +97,18 @@ class Part:
 
     @property
     def root(self) -> str:
-        """Returns that in one line."""
+        """Returns the error in one line."""
         line, *more = [it.strip() for it in self.exception.split("\n")[self.at :]]
         return f"{line} {more[0]}" if line.endswith(":") and more and more[0] else line
 
     def translates(self, handled: Part) -> bool:
-        """Returns whether it was raised by the very code that handled the other one."""
+        """Returns whether it was raised by the code that handled the other one."""
         by_hand = re.search(r"\braise\b", self.line) is not None
         return handled.link == DIRECT_CAUSE or (by_hand and self.frames[-1:] == handled.frames[:1])
 
 
 def parts_of(trace: str) -> list[Part]:
-    """Returns a traceback and those that it is chained to, in the order in which they were raised."""
+    """Returns the tracebacks of a chain, in the order in which they were raised."""
     lines, at, parts = trace.split("\n"), 0, list[Part]()
     links = [i for i, line in enumerate(lines) if line.startswith(CHAINED)]
     for end in [*links, len(lines)]:
@@ -121,13 +125,15 @@ def parts_of(trace: str) -> list[Part]:
 
 
 def identity(trace: str) -> str:
-    """The same for the same failure on any rank: the places in the code, and the message without its numbers."""
+    """Returns a text that is equal for the same failure on any rank: the places in the code, and the message without
+    numbers."""
     lines = plain(trace.strip().split("\n"))
     return "\n".join(line if line.startswith((" ", "\t")) else _OWN.sub("#", line) for line in lines)
 
 
 def exception_of(trace: str) -> str:
-    """Its exception, without the way there: "ValueError: learning rate is negative"; "" where it was cut short."""
+    """Returns the exception of a traceback, without the frames: "ValueError: learning rate is negative". "" if it was
+    cut short."""
     lines = trace.split("\n")
     at = max((i + 1 for i, line in enumerate(lines) if is_header(line)), default=0)
     while at < len(lines) and lines[at].startswith((" ", "\t")):

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10,
 
 
 def counted(count: int, what: str) -> str:
-    """ "1 host", "4 hosts"."""
+    """Returns "1 host", "4 hosts"."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
 def few(texts: Iterable[str], most: int = 3, count: int = 0) -> str:
-    """ "a, b, c and 4 more". One more than `most` is named, too. count: how many there are, if not all are among the
-    texts."""
+    """Returns "a, b, c and 4 more". One more than `most` is named, too. count: the number of all, if texts has not
+    all."""
     listed = list(texts)
     more = max(count, len(listed)) - most
     named = listed[: most + (more == 1)]
@@ -25,8 +25,8 @@ def few(texts: Iterable[str], most: int = 3, count: int = 0) -> str:
 
 
 def size(n: float, *, steady: bool = False) -> str:
-    """Bytes with a binary prefix and three significant digits: "9.77 GiB"; steady: with one decimal whatever they are,
-    as it is drawn again and again while they are sent: "9.8 GiB"."""
+    """Returns bytes with a binary prefix and three significant digits: "9.77 GiB". steady: with one decimal always
+    ("9.8 GiB"), for a number that is drawn repeatedly."""
     power = min(max(int(abs(n)).bit_length() - 1, 0) // 10, 4)
     value, unit = n / 1024**power, ("B", "KiB", "MiB", "GiB", "TiB")[power]
     digits = ".0f" if unit == "B" else ".1f" if steady else ".3g" if value < 100 else ".0f"
@@ -46,7 +46,7 @@ def short(number: float | None) -> str:
 
 
 def seconds(s: float) -> str:
-    """A duration in one unit: "0.4 ms", "2.5 s", "3.1 h"."""
+    """Returns a duration in one unit: "0.4 ms", "2.5 s", "3.1 h"."""
     for limit, factor, unit in ((1.0, 1e-3, "ms"), (120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172800.0, 3600.0, "h")):
         if abs(s) < limit:
             return f"{s / factor:.3g} {unit}"
@@ -60,12 +60,12 @@ def bytes_of(text: str) -> float | None:
 
 
 def amount(value: float, unit: str) -> str:
-    """A limit or what was measured against it."""
+    """Returns a limit, or a measured value, as a text."""
     if value == float("inf"):
         return "unlimited"
     return size(value) if unit == "bytes" else seconds(value) if unit == "s" else f"{value:g}"
 
 
 def shown(value: Any) -> str:
-    """A fact in a sentence or a cell; "none" for what is not there."""
+    """Returns a fact for a sentence or a cell; "none" for an absent one."""
     return "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""A host's facts, made comparable: what its node reported, and what follows from it."""
+"""Prepares a host's facts for the rules: what its node reported, and facts derived from that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fleet.protocol.steps import own_seconds
 from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
-# steps that wait for the activate line: where that hangs, they mean nothing of their own
+# steps that wait for the activate line: if that hangs, their timeouts are consequences
 AFTER_ACTIVATE = (
     "python",
     "compilers",
@@ -26,17 +26,17 @@ AFTER_ACTIVATE = (
 )
 AFTER_PYTHON = ("imports",)
 AFTER_GPUS = ("gpu health", "nvlinks")
-GIB_STEP = 4  # of GPU memory: how much of it a driver keeps for itself differs
+GIB_STEP = 4  # of GPU memory is rounded to this: drivers keep different amounts for themselves
 
 
 def view(facts: View, want: Want = Want()) -> View:
-    """Facts of one host, of `check` or of a launch's preflight, with the derived ones laid over them; "want" is what is
-    wanted of it."""
+    """Returns the facts of one host, of `check` or of a launch's preflight, with derived facts added. "want" in it
+    describes what the run needs."""
     late = facts.get("timed_out") or ()
     before = {"activate": AFTER_ACTIVATE, "python": AFTER_PYTHON, "gpus": AFTER_GPUS}
     after = [step for each in late for step in before.get(each, ())]
     seconds = {**dict.fromkeys(late, want.deadline), **own_seconds(want.deadline)}
-    used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # by a run, else by ssh
+    used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # else that of ssh
     links = [i for i in facts.get("interfaces") or () if i["name"] == str(used).partition(":")[0]]
     result = {
         **facts,
@@ -61,7 +61,7 @@ def view(facts: View, want: Want = Want()) -> View:
         if found and not result.get("driver"):
             result["driver"] = found[0].get("driver")
     elif result.get("driver") is None:
-        result.pop("driver", None)  # one that nvidia-smi hangs in, or that it cannot reach
+        result.pop("driver", None)  # nvidia-smi hangs in the driver, or cannot reach it
     if clock := result.get("clock"):
         result["clock"] = {**clock, "skew": max(0.0, abs(clock["offset"]) - clock["uncertainty"])}
     result["several_ranks"] = (want.ranks or result.get("gpu", {}).get("count") or 1) > 1

@@ -1,4 +1,4 @@
-"""Ranks that waited for others until it timed out, against all ranks of the run: the missing ranks, or none. Pure."""
+"""Compares the ranks that timed out while they waited with all ranks of the run, and finds the missing ones. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 
 
 def meanwhile(missing: Sequence[int]) -> str:
-    """Returns the next step where these ranks did not come."""
+    """Returns the next step if these ranks did not come."""
     return f"what did {ranks_text(missing)} do meanwhile? Uneven data: {UNEVEN}"
 
 
 def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
-    """Returns (why, remedy, ranks that did not come to where the others waited). texts: the end of what each rank of
-    the run wrote. at: where ranks were, as their stacks show it. None: no rank timed out, or who came is not known."""
+    """Returns (why, remedy, missing ranks): those that did not come to the place where the others waited. texts: rank
+    -> the end of its output, for all ranks. at: rank -> its place, by its stack. None: no rank timed out, or it is not
+    known which ranks came."""
     late = ((rank, _IN.search(text)) for rank, text in texts.items() if timed_out(text))
     places = grouped((f"in {in_[2]} {in_[1]}" if in_ else "until it timed out", rank) for rank, in_ in late)
     if not places:

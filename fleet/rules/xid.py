@@ -1,4 +1,4 @@
-"""Explains NVIDIA's Xid errors: a table of what a number means, whose fault it mostly is, and what to do."""
+"""Explains NVIDIA's Xid errors. XIDS is a table of number -> meaning, the usual culprit, and the remedy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fleet.rules.rule import Sentence, View
 from fleet.rules.units import seconds
 
 Whose = Literal["program", "memory", "hardware", "driver"]
-RECENT = 86_400.0  # s; azure_gpu_xid.nhc looks back 2 h, which a night before the launch would outlast
+RECENT = 86_400.0  # s; azure_gpu_xid.nhc has 2 h, which may miss an error of the night before a launch
 
-# the buckets of its catalog: docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action"
+# remedies by the buckets of NVIDIA's catalog:
+# docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action"
 DIAGNOSE = "'dcgmi diag -r 3' there tests it"
 RESTART_APP = (
     "mostly an illegal access in a kernel: --env CUDA_LAUNCH_BLOCKING=1 has the traceback point at it; always the same "
@@ -42,12 +43,12 @@ class Xid(NamedTuple):
 
     @property
     def is_minor(self) -> bool:
-        """Is true where the GPU is as good as before."""
+        """Returns whether the GPU is as good as before the error."""
         return self.remedy in (RESTART_APP, CONSEQUENCE, IGNORE)
 
     @property
     def is_fit(self) -> bool:
-        """Is true where the GPU can compute on as it is."""
+        """Returns whether the GPU can go on computing without a repair."""
         return self.is_minor or self.remedy == CONTAINED
 
 
@@ -95,17 +96,18 @@ def explained(number: int) -> Xid:
 
 
 def numbers(whose: Whose, is_fit: bool) -> str:
-    """Returns a regular expression of the numbers that are mostly the fault of these, and leave the GPU so."""
+    """Returns a regular expression of the numbers with this culprit and this fitness."""
     return "|".join(str(number) for number, xid in XIDS.items() if xid.whose == whose and xid.is_fit is is_fit)
 
 
 def place(bus: str) -> tuple[str, ...]:
-    """Returns a PCI address without its function: nvidia-smi and the kernel write the domain unlike."""
+    """Returns a PCI address without its function. Leading zeros are cut: nvidia-smi and the kernel write the domain
+    differently."""
     return tuple(part.lstrip("0") for part in bus.lower().partition(".")[0].split(":"))
 
 
 def reported(minor: bool, view: View) -> Sentence | None:
-    """Returns the finding on the errors that the kernel has logged there."""
+    """Returns the finding on the Xid errors in the kernel's log. minor: on the minor ones, else on the others."""
     index = {place(gpu.get("bus", "")): gpu["index"] for gpu in view.get("gpus") or ()}
     known = [(each, explained(each["xid"])) for each in view.get("xids") or () if each["ago"] <= RECENT]
     found = [(each, xid) for each, xid in known if xid.is_minor is minor]

@@ -25,7 +25,7 @@ from fleet.node.base.wire import at_port
 from fleet.requests.request import Reach
 
 HELD_UP_SECONDS, POLL_SECONDS, PING_SECONDS = 3.0, 0.5, 2.0
-KNOWN_SECONDS = 20.0  # for which fleet asks a batch system why it ends a job, which it kills some seconds later
+KNOWN_SECONDS = 20.0  # in which fleet queries why a batch system ends a job; the job is killed some seconds later
 PROGRESS_SECONDS = 120.0  # a disk or file server that hangs for less comes back by itself
 
 
@@ -124,7 +124,7 @@ class Watchdog:
         self._last_received = self._last_polled = self._clock.monotonic()
 
     def received_at(self, then: float) -> None:
-        """Notes that a message came at that time, while no reader waited."""
+        """Records that a message arrived at that time, while no reader waited."""
         self._last_received = max(self._last_received, then)
 
     def seconds(self) -> float:
@@ -208,7 +208,7 @@ class IgnoresHeartbeats(Protocol):
 
     @property
     def heartbeat_at(self) -> float:
-        """Returns when the last ignored heartbeat came, by the session's clock; 0.0: never."""
+        """Returns when the last ignored heartbeat arrived, by the session's clock; 0.0: never."""
 
     def ignore_heartbeat(self, heartbeat: bytes) -> None:
         """Has the next recv() drop these bytes and wait on, if nothing else came with them."""
@@ -276,8 +276,8 @@ def clock_of(session: Session) -> Clock:
 
 
 class JobEnd(NamedTuple):
-    """Describes why a batch system ends a job. code: the exit code of its run. known: False where it has sent a signal
-    and has not answered yet why: it is neither a user's cancel then nor a time limit."""
+    """Describes why a batch system ends a job. code: the exit code of its run. known: False if it has sent a signal,
+    but has not reported the reason yet. Such an end counts neither as a user's cancel nor as a time limit."""
 
     why: str
     code: int
@@ -285,14 +285,14 @@ class JobEnd(NamedTuple):
 
 
 def ended(transport: Transport, seconds: float = KNOWN_SECONDS, *, signalled: bool = False) -> JobEnd | None:
-    """Returns why a batch system ends the job that the transport is in, as it answers within so many seconds; None
-    where it does not end it. signalled: this process was sent a signal, which may be before its nodes report theirs."""
+    """Returns why a batch system ends the transport's job, queried for at most that long; None if it does not end it.
+    signalled: this process got a signal, perhaps before its nodes report theirs."""
     ask: Callable[[float, bool], JobEnd | None] | None = getattr(transport, "ended", None)
     return ask(seconds, signalled) if ask is not None else None
 
 
 def pass_on(transport: Transport, signum: int) -> None:
-    """Sends a signal that came to this process on to the ranks, where a batch system sends such ones."""
+    """Sends a signal of this process on to the ranks, if a batch system sends such signals."""
     send: Callable[[int], None] | None = getattr(transport, "pass_on", None)
     if send is not None:
         send(signum)

@@ -81,12 +81,12 @@ class Decoder:
 
     @property
     def between_frames(self) -> bool:
-        """Is true if the next byte begins a frame."""
+        """Returns whether the next byte begins a frame."""
         return self.started and not self._buffer
 
     @property
     def noisy(self) -> bool:
-        """Is true if more came than startup files of a login shell print, but no preamble."""
+        """Returns whether more bytes came than startup files of a login shell print, but no preamble."""
         return not self.started and len(self._buffer) > NOISE_LIMIT
 
     def feed(self, data: bytes) -> Iterator[Frame]:

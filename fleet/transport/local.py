@@ -23,8 +23,8 @@ from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
-END_SECONDS = 2.0  # of a process that was killed
-MOST_BYTES = 64 << 20  # that a command of this machine prints
+END_SECONDS = 2.0  # for a killed process to end
+MOST_BYTES = 64 << 20  # limit of the output of a command of this machine
 
 
 def finish(
@@ -60,7 +60,7 @@ def finish(
                 poll.register(pipe, select.POLLIN)
                 while not (ended := ends()):
                     is_over = process.poll() is not None and not _is_group(process.pid)
-                    if poll.poll(0 if is_over else SLICE_SECONDS * 1000):  # after that: now all that it wrote is there
+                    if poll.poll(0 if is_over else SLICE_SECONDS * 1000):  # 0: all is there
                         received = os.read(pipe.fileno(), min(READ_BYTES, most + 1 - len(out)))
                         out += received
                         if not received:
@@ -71,7 +71,7 @@ def finish(
                 ended = ends()
         finally:
             if ended or process.poll() is None:
-                with contextlib.suppress(OSError):  # it is over, or it has become another user's
+                with contextlib.suppress(OSError):  # the group is gone, or runs as another user
                     os.killpg(process.pid, signal.SIGKILL)
                 has_ended(process, END_SECONDS)
         errors.seek(0)

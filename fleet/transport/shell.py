@@ -130,7 +130,7 @@ def stdin_eaten(session: Session) -> ConnectError:
         f"the login shell's startup files read stdin, and with it the program that fleet sends{file and ': '}{file}",
         host=session.host.name,
         kind="protocol",
-        hint=f"put '[ -n \"$PS1\" ] || return' at the top of {file or '~/.bashrc'} there, or '</dev/null' behind the "
+        hint=f"put '[ -n \"$PS1\" ] || return' at the top of {file or '~/.bashrc'} there, or '</dev/null' after the "
         "command that reads (read, cat, ssh)",
     )
 

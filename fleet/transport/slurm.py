@@ -1,4 +1,4 @@
-"""Slurm's own commands, with an environment that means nothing to them."""
+"""Runs Slurm's own commands, without environment variables that they would take as options."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fleet.transport.local import finish
 
 ASK_SECONDS, WHY_SECONDS, PAUSE_SECONDS = 30.0, 5.0, 1.0
 PING = "does slurmctld answer? scontrol ping"
-# of Slurm's messages: a request was sent, or may have been, and no answer came; "(connect failure)" is none of these
+# Slurm's messages after which it is not known if a request was executed. "(connect failure)" is none: it was not sent.
 UNSURE = re.compile(
     "timed out|zero bytes|(receive|send|shutdown) failure|connection (refused|reset)|transport endpoint|"
     "unexpected message|communications? (connection )?error|temporarily un|try again|no route|unreachable",
     re.IGNORECASE,
 )
-# the same, of all commands but sbatch, which has requested nothing then: a controller that is not there refuses nothing
+# The same for all commands except sbatch. Without a controller sbatch has requested nothing; the others got no answer.
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
-WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if no other is set
-EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
-FROZEN_SECONDS = 60.0  # after the end that a job was begun with, for which that is why it ends
-JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: by which job each node is reached
-# how a job ended -> the exit code of its run, where that could not report it itself
+WITHIN_SECONDS = 25.0  # a stop ends before Slurm's KillWait, which is 30 s by default
+EARLY_SECONDS = 900.0  # before the time limit: a signal in that time is sent because of the limit (--signal)
+FROZEN_SECONDS = 60.0  # after the time limit at the job's beginning: until then the limit explains its end
+JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: node -> the job through which it is reached
+# how a job ended -> the exit code of its run, if the run could not report one
 OVER = {
     "COMPLETED": EXIT_HOST_FAILED,
     "FAILED": EXIT_HOST_FAILED,
@@ -46,20 +46,20 @@ OVER = {
     "RECONFIG_FAIL": EXIT_CONNECT,
     "OUT_OF_MEMORY": 137,
 }
-# of srun, sbatch and what MPI leaves: Slurm's commands take them for options, or for another step's; and a job's own
+# variables of srun, sbatch and MPI, which Slurm's commands take for options or for another step's; and a job's own
 NOT_ITS = re.compile(
     "SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|PMI_.*|PMI2_.*|PMIX_.*|FLEET_(CLAIMS|REQUEUES|ARRAY_WAIT)"
 )
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment that Slurm's commands are started with."""
+    """Returns the environment for Slurm's commands."""
     kept = {name: value for name, value in environ.items() if not NOT_ITS.fullmatch(name)}
     return kept | {name: environ[name] for name in ("SLURM_CONF",) if name in environ}
 
 
 def job_of(environ: Mapping[str, str]) -> str:
-    """The allocation's number. UsageError where there is none."""
+    """Returns the allocation's number. Raises UsageError outside of an allocation."""
     job = environ.get("SLURM_JOB_ID", "")
     if not re.fullmatch("[0-9]+", job):
         raise UsageError(
@@ -70,13 +70,13 @@ def job_of(environ: Mapping[str, str]) -> str:
 
 
 def jobs_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Node -> job, where each node is another job's; {} elsewhere."""
+    """Returns node -> job, if each node belongs to another job; {} elsewhere."""
     return dict(pair.partition("=")[::2] for pair in environ.get(JOBS, "").split(",") if pair)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A command of Slurm's did what it was for. output: its stdout."""
+    """Reports that a command of Slurm succeeded. output: its stdout."""
 
     output: str
 
@@ -106,8 +106,8 @@ def ask_slurm(
     given: Mapping[str, str] = {},
     cancel: Cancel | None = None,
 ) -> Answer:
-    """Runs one of Slurm's commands. given: variables that it takes options from; it gets no others of this kind.
-    cancel: ends it."""
+    """Runs a command of Slurm. given: variables with options for it; it gets no others of this kind. cancel: ends
+    it."""
     name = argv[0]
     if (program := shutil.which(name)) is None:
         return Refused(f"{name} is not on this machine")
@@ -136,8 +136,8 @@ def ask_slurm(
 
 
 def output_of(answer: Answer, what: str) -> str:
-    """Returns the output of a command that did what it was for. Raises UsageError where Slurm refused it, ConnectError
-    where it is not known. what: begins the message."""
+    """Returns the output of a command that succeeded. Raises UsageError if Slurm refused it, ConnectError if that is
+    not known. what: the beginning of the message."""
     if isinstance(answer, Done):
         return answer.output
     if isinstance(answer, Refused):
@@ -146,18 +146,18 @@ def output_of(answer: Answer, what: str) -> str:
 
 
 def scontrol(stderr: Sequence[str], seconds: float = ASK_SECONDS) -> str:
-    """Returns its output; "" where it is missing, knows nothing or does not answer."""
+    """Returns scontrol's output; an empty text if it is missing, fails or does not answer."""
     answer = ask_slurm(["scontrol", *stderr], seconds=seconds)
     return answer.output if isinstance(answer, Done) else ""
 
 
 def shown_job(job: str, seconds: float = ASK_SECONDS) -> dict[str, str]:
-    """Returns the fields of `scontrol show job`; {} where nothing is known."""
+    """Returns the fields of `scontrol show job`; {} if nothing is known."""
     return shown_fields(job, scontrol(["show", "job", "-o", job], seconds))
 
 
 def shown_fields(job: str, output: str) -> dict[str, str]:
-    """Returns the fields of a job in what `scontrol show job -o` prints; {} where there are none."""
+    """Returns the fields of a job in the output of `scontrol show job -o`; {} if there are none."""
     shown = [fields(line) for line in output.splitlines()]
     # the last task of an array has the array's own number
     return next((it for it in shown if it.get("JobId") == job), shown[0] if shown else {})
@@ -166,13 +166,13 @@ def shown_fields(job: str, output: str) -> dict[str, str]:
 def why_over(
     job: str, nodes: Sequence[str] = (), *, signalled: bool = False, seconds: float = KNOWN_SECONDS
 ) -> JobEnd | None:
-    """Returns why Slurm ends a job just now; None of one that goes on. nodes: the job's. signalled: its steps were sent
-    a signal. seconds: for which slurmctld is queried."""
-    seconds = seconds if signalled else min(seconds, WHY_SECONDS)  # no sign that it ends the job
+    """Returns why Slurm is ending a job; None if the job goes on. nodes: the job's. signalled: its steps got a signal.
+    seconds: the time to query slurmctld."""
+    seconds = seconds if signalled else min(seconds, WHY_SECONDS)  # nothing indicates that it ends the job
     answer = _patiently(["scontrol", "show", "job", "-o", job], seconds)
     shown = shown_fields(job, answer.output) if isinstance(answer, Done) else {}
     if not shown:
-        # from 23.02 on, and as it was when the job began: much later the limit was another one
+        # set since 23.02, as it was when the job began; the limit may have changed since
         limit = os.environ.get("SLURM_JOB_END_TIME", "") if os.environ.get("SLURM_JOB_ID") == job else ""
         if signalled and limit.isdecimal() and 0 <= time.time() - int(limit) < FROZEN_SECONDS:
             return JobEnd("ended by Slurm: TIMEOUT", OVER["TIMEOUT"])
@@ -180,13 +180,11 @@ def why_over(
         text = f"ended by a signal of Slurm's; why is not known: {why}"
         return JobEnd(text, EXIT_INTERRUPTED, known=False) if signalled else None
     name, more = shown.get("JobState", ""), ""
-    if name == "COMPLETING":  # hides what it was
+    if name == "COMPLETING":  # hides the reason
         name, more = _completing(shown, nodes)
-    elif name == "PENDING":  # slurmctld was restarted, and has forgotten that it began the job: it begins it again
+    elif name == "PENDING":  # slurmctld was restarted without the job's start on record: it begins the job again
         name = "REQUEUED"
-    elif (
-        name == "RUNNING" and signalled and _preempted(shown)
-    ):  # it has GraceTime left, which ends as a time limit does
+    elif name == "RUNNING" and signalled and _preempted(shown):  # it runs until its GraceTime is over
         name = "PREEMPTED"
     elif name == "RUNNING" and signalled and (epoch(shown.get("EndTime", "")) or inf) - time.time() < EARLY_SECONDS:
         name = "TIMEOUT"
@@ -194,7 +192,7 @@ def why_over(
 
 
 def _patiently(argv: Sequence[str], seconds: float) -> Answer:
-    """Runs a command that only asks, again while it is not answered."""
+    """Runs a command that only queries. Repeats it while there is no answer."""
     until = time.monotonic() + seconds
     while True:
         answer = ask_slurm(argv, seconds=max(0.0, until - time.monotonic()))
@@ -204,12 +202,13 @@ def _patiently(argv: Sequence[str], seconds: float) -> Answer:
 
 
 def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, str]:
-    """(why, more of it), as signs have it: NodeList and Restarts are those of the next attempt already."""
+    """Returns (why, more text) for a completing job, from indirect signs. Its NodeList and Restarts are already those
+    of the next attempt."""
     if _preempted(shown):
         return "PREEMPTED", ""
     if shown.get("Reason") == "TimeLimit":
         return "TIMEOUT", ""
-    # a node stays in the list for as long as something of the job ends there, so one that is not in it has failed
+    # a node stays in the list while processes of the job end there, so a missing node has failed
     left = scontrol(["show", "hostnames", shown.get("NodeList", "")], seconds=WHY_SECONDS).split()
     if left and (gone := [node for node in nodes if node not in left]):
         return "NODE_FAIL", f", {', '.join(gone[:3])}"
@@ -222,7 +221,7 @@ def _preempted(shown: Mapping[str, str]) -> bool:
 
 
 def route_to(address: str) -> str | None:
-    """Returns this machine's address on the way to another one; None where no way leads there."""
+    """Returns this machine's address on the route to another one; None if there is no route."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
@@ -230,7 +229,7 @@ def route_to(address: str) -> str | None:
 
 
 def epoch(date: str) -> float | None:
-    """Returns the seconds since the epoch of "2026-11-27T15:02:17"; None of "N/A"."""
+    """Returns the seconds since the epoch of "2026-11-27T15:02:17"; None for "N/A"."""
     try:
         return time.mktime(time.strptime(date.strip(), "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -238,8 +237,8 @@ def epoch(date: str) -> float | None:
 
 
 def fields(line: str) -> dict[str, str]:
-    """KEY=VALUE fields of a line that scontrol writes with -o, or of one that begins with blanks. The first of two:
-    from 25.11 on a job's command line (SubmitLine) follows Slurm's fields of it."""
+    """Returns the KEY=VALUE fields of a line that scontrol writes with -o, or of a line that begins with blanks. Of two
+    fields with the same name it is the first: since 25.11 the job's command line (SubmitLine) follows."""
     found = dict[str, str]()
     for token in line.split():
         name, equals, value = token.partition("=")

@@ -194,7 +194,7 @@ class Step:
 
     @property
     def unanswered(self) -> bool:
-        """Is true where slurmctld did not answer srun, so that nothing was started."""
+        """Returns whether slurmctld did not answer srun, so that nothing was started."""
         lines = self._srun.stderr.splitlines() if has_ended(self._srun.process) and not self._digests else ()
         return any(line.startswith("srun:") and NO_ANSWER.search(line) for line in lines)
 

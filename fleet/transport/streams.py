@@ -12,7 +12,7 @@ from fleet.transport.base import Channel
 
 C = TypeVar("C", bound=Channel)
 
-# limits while a process reads nothing: seconds that it may last, and bytes kept of its output meanwhile
+# limits while a process reads nothing: the seconds, and the bytes of its output that are kept
 SEND_PATIENCE = 120.0
 EARLY_BYTES = 64 << 20
 STDERR_BYTES = 64 << 10

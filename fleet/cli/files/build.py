@@ -22,7 +22,7 @@ from fleet.requests.hosts import Build
 
 
 class BuildOutput(ProgressLine):
-    """Notices as remarks, and the build's log as it comes, line by line."""
+    """Prints notices, and the build's log line by line as it arrives."""
 
     def __init__(self) -> None:
         super().__init__("sending")
@@ -64,7 +64,7 @@ def build(what: str, ops: str, env: tuple[str, ...], **given: Any) -> int:
 
 
 def show(report: Report) -> None:
-    """Shows where the wheel is, then who has it; with -q only where the log of a failure is."""
+    """Prints where the wheel is, and then which hosts have it. With -q only where a failure's log is."""
     if report.ok and settings_of().quiet:
         return
     built = report.read(Built)

@@ -1,1 +1,1 @@
-"""The command line: what is typed."""
+"""Parses the command line."""

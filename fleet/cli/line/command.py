@@ -1,5 +1,5 @@
-"""Defines what the click commands of all verbs share: help in groups with examples, at 80 columns, and one spelling of
-dashes and underscores."""
+"""Defines what the click commands of all verbs share: help with sections and examples, at 80 columns, and one spelling
+of dashes and underscores."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from click.core import ParameterSource
 from fleet.cli.line.line import the_line
 from fleet.cli.line.shipped import topics
 
-F = TypeVar("F", bound=Callable[..., Any])  # what a decorator is given
+F = TypeVar("F", bound=Callable[..., Any])  # the function that a decorator gets
 COMMON, DAILY = "Common options", "Options of a day"
-MANY, ALL = 25, "fleet.help-all"  # options of its own; in a context's `meta`: --help-all was typed
-ONLY_LOOKS = "no run is stopped"  # what an interrupt does to a verb that shows runs
-# what a number may be; another value is an error
+MANY, ALL = 25, "fleet.help-all"  # options that need a short help; key of a context's `meta`
+ONLY_LOOKS = "no run is stopped"  # printed if a verb that only shows runs is interrupted
+# the limits of a number in click's help; they are left out, because an error shows them
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
 _DEFAULT = re.compile(r"\.  \[default: ([^\]]+?)(?:\.0)?\]$")
 
 
 def one_spelling(token: str) -> str:
-    """--nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same token."""
+    """Returns a token with dashes: --nproc_per_node and --nproc-per-node, setup_ssh and setup-ssh are the same."""
     return token.replace("_", "-")
 
 
 def spelled(token: str) -> str:
-    """A token with the name of a long option in the one spelling; its value, and all else, as they are."""
+    """Returns a token with the name of its long option in one spelling. Its value, and any other token, stay as they
+    are."""
     name, equals, value = token.partition("=")
     return f"{one_spelling(name)}{equals}{value}" if token.startswith("--") else token
 
@@ -41,12 +42,13 @@ SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "token_normal
 
 
 def completed(what: str) -> Completion:
-    """A function of complete.py, for `shell_complete=`; imported when a shell asks."""
+    """Returns a function of complete.py, for `shell_complete=`. The module is imported when a shell requests
+    completion."""
     return lambda *typed: getattr(import_module("fleet.cli.line.complete"), what)(*typed)
 
 
 def was_typed(ctx: click.Context, name: str | None) -> bool:
-    """Returns whether the line gives a parameter a value."""
+    """Returns whether the command line gives this parameter a value."""
     return ctx.get_parameter_source(str(name)) not in (ParameterSource.DEFAULT, None)
 
 
@@ -56,11 +58,11 @@ def rest_of(ctx: click.Context) -> list[str]:
 
 
 def parsed(argv: Sequence[str], group: click.Group, **more: Any) -> list[click.Context]:
-    """Returns the contexts of the group and of its verb, for an argv with the program's name. Raises ClickException for
-    what click refuses. more: as for a context."""
+    """Returns the contexts of the group and of its verb, for an argv that begins with the program's name. Raises
+    ClickException for an invalid line. more: arguments of the contexts."""
     command: click.Command | None = group
     ctx, rest, found = None, list(argv[1:]), list[click.Context]()
-    while command is not None and (rest or not isinstance(command, click.Group)):  # one alone would print its help
+    while command is not None and (rest or not isinstance(command, click.Group)):  # an empty group prints help
         with command.make_context(command.name, rest, parent=ctx, **more) as ctx:
             found.append(ctx)
             if not isinstance(command, click.Group) or not (left := rest_of(ctx)):
@@ -70,7 +72,7 @@ def parsed(argv: Sequence[str], group: click.Group, **more: Any) -> list[click.C
 
 
 class Slip(click.UsageError):
-    """hint: what was probably meant; None: not known."""
+    """A mistake on the command line. hint: what was probably meant; None if that is not known."""
 
     def __init__(self, message: str, ctx: click.Context | None, hint: str | None) -> None:
         super().__init__(message, ctx)
@@ -78,7 +80,7 @@ class Slip(click.UsageError):
 
 
 class OneOf(click.Choice[str]):
-    """A choice whose refusal knows what was probably meant."""
+    """A choice whose error proposes the nearest value."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -99,7 +101,8 @@ class FleetOption(click.Option):
 
 
 class CommonOption(FleetOption):
-    """An option that is valid before or after every verb; hidden where it means nothing to that verb."""
+    """An option that is valid before and after every verb. It is hidden in the help of a verb for which it has no
+    meaning."""
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -121,7 +124,7 @@ HELP_ALL = CommonOption(
 
 
 class Coloured(click.HelpFormatter):
-    """Writes help with coloured headings and names; `click.echo` takes the colours away where they do not belong."""
+    """Writes help with coloured headings and names; `click.echo` removes the colours if the output is no terminal."""
 
     def write_heading(self, heading: str) -> None:
         super().write_heading(click.style(heading, bold=True))
@@ -147,8 +150,8 @@ class HelpContext(click.Context):
 class Verb(click.Command):
     """A command whose help has sections and examples; with many options the help shows the daily ones only.
 
-    sections: those of its options, in the order of its help; options without one are under "Options".
-    interrupted: what Ctrl-C does to it, as a sentence; None: it is stopped, in an orderly way."""
+    sections: the headings of its options, in order; options without a section are under "Options". interrupted: what
+    Ctrl-C does to it, as a sentence; None: the command stops in an orderly way."""
 
     context_class = HelpContext
 
@@ -198,7 +201,7 @@ class Verb(click.Command):
                     formatter.write(f"  $ {example}\n")
 
     def option_rows(self, ctx: click.Context, *, daily: bool = False) -> dict[str, list[tuple[str, str]]]:
-        """Returns heading -> (option, help) rows, of the options that this command offers. daily: of those only."""
+        """Returns heading -> [(option, help)] of the options that this command offers. daily: only the daily ones."""
         rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*self.sections, "Options", COMMON)}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
@@ -224,7 +227,7 @@ class Verb(click.Command):
 
 
 class NoSuchVerb(click.UsageError):
-    """tokens: what was taken for a verb, and all after it."""
+    """No verb has this name. tokens: the one that stands in place of a verb, and all after it."""
 
     def __init__(self, tokens: Sequence[str], ctx: click.Context) -> None:
         super().__init__(f"No such verb '{tokens[0]}'", ctx)
@@ -232,7 +235,7 @@ class NoSuchVerb(click.UsageError):
 
 
 class VerbGroup(Verb, click.Group):
-    """A command of several."""
+    """A command with subcommands."""
 
     command_class = Verb
 

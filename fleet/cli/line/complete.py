@@ -1,7 +1,8 @@
-"""Completes in a shell: verbs, options and values as click knows them, and the hosts and groups of the inventory.
+"""Completes command lines in a shell: verbs, options and values that click knows, and the hosts and groups of the
+inventory.
 
-The shell runs it at each Tab. It reads the inventory's file and names of files, connects to no host, and prints nothing
-when it cannot."""
+The shell runs it at each Tab. It reads the inventory's file and names of files. It connects to no host, and prints
+nothing if it fails."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from fleet.protocol.state import is_run_id
 VARIABLE = "_FLEET_COMPLETE"
 MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than one waits for a Tab
 
-# As click's own, but read line by line (its for loop is globbed), and with what `complete` needs to know of the token.
+# Click's own script, except that it reads by line (click's for loop globs), and passes the whole line and its cursor.
 _BASH = """\
 %(complete_func)s() {
     local completion
@@ -51,7 +52,7 @@ COMP_BREAKS=$COMP_WORDBREAKS %(complete_var)s=bash_complete "$1" 2>/dev/null)
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
-# click's splits a value at its commas
+# click's own script splits a value at its commas
 _FISH = """\
 function %(complete_func)s
     for completion in (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp | string collect) \
@@ -72,7 +73,8 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class _Line(ShellComplete):
-    """Completes files after launch's SCRIPT or exec's command, no options of fleet: what follows belongs to them."""
+    """Completes files after launch's SCRIPT or exec's command, and no options of fleet: what follows belongs to that
+    command."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         assert isinstance(self.cli, click.Group)
@@ -80,9 +82,9 @@ class _Line(ShellComplete):
             return [CompletionItem(incomplete, type="file")]
         found = super().get_completions([spelled(arg) for arg in args], spelled(incomplete))
         option, equals, _ = incomplete.partition("=")
-        if incomplete.startswith("--") and "_" in option and not equals:  # as it was begun
+        if incomplete.startswith("--") and "_" in option and not equals:  # with underscores, as typed so far
             found = [CompletionItem(f"--{item.value[2:].replace('-', '_')}", item.type, item.help) for item in found]
-        if equals and option.startswith("-"):  # click takes it away, the shell wants the whole token
+        if equals and option.startswith("-"):  # click removes the option, but the shell needs the whole token
             found = [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in found]
         return found
 
@@ -96,7 +98,8 @@ def _is_of_the_command(cli: click.Group, args: list[str]) -> bool:
 
 
 class Bash(_Line, BashComplete):
-    """bash breaks tokens at characters of its own, ':' and '=' among them, and wants what follows the last."""
+    """Completes in bash. It breaks tokens at its own characters, ':' and '=' among them, and takes only the text after
+    the last one."""
 
     source_template = _BASH
 
@@ -109,19 +112,20 @@ class Bash(_Line, BashComplete):
         if item.type == "plain" and not typed.startswith(("'", '"')):
             before = _split(os.environ["COMP_HEAD"])[-1]
             last = max(before.rfind(char) for char in os.environ["COMP_BREAKS"] or "\n")
-            value = value[last + (before[last : last + 1] != "@") :]  # an '@' is broken at, and begins the token
+            value = value[last + (before[last : last + 1] != "@") :]  # bash breaks before an '@'
         return f"{item.type},{value}"
 
 
 def _split(line: str) -> list[str]:
     """Splits a line that may end in the middle of a quoted token. The last item is what is being typed, "" after a
     blank."""
-    *tokens, last = split_arg_string(line + "\0")  # the mark belongs to what is typed, where no blank ends it
+    *tokens, last = split_arg_string(line + "\0")  # \0 joins the token that is being typed, unless a blank ended it
     return [*tokens, last.removesuffix("\0")]
 
 
 def complete(cli: click.Command, instruction: str) -> int:
-    """`_FLEET_COMPLETE=bash_source fleet` prints the shell's function, which then asks with `bash_complete`."""
+    """Runs completion. `_FLEET_COMPLETE=bash_source fleet` prints the shell's function, which then calls with
+    `bash_complete`."""
     add_completion_class(Bash)
     add_completion_class(type("Zsh", (_Line, ZshComplete), {}))
     add_completion_class(type("Fish", (_Line, FishComplete), {"source_template": _FISH}))
@@ -138,7 +142,8 @@ def complete(cli: click.Command, instruction: str) -> int:
 
 # -- values ------------------------------------------------------------------------------------------------------
 def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | None:
-    """That of -i, at any place on the line, else the one fleet would find; None where none can be read."""
+    """Returns the inventory of -i (anywhere on the line), else the one that fleet would find. None if none can be
+    read."""
     with suppress(Exception):
         options = os.environ.get("COMP_LINE", "").partition(" -- ")[0]
         line = re.search(r"\s(?:-i\s*|--inventory[=\s]\s*)([^\s'\"]+)", options)
@@ -150,11 +155,11 @@ def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | N
 
 
 def nodeset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The host or @group that a node set ends in; what comes before its last operator stays."""
+    """Completes the host or @group at the end of a node set; the text before its last operator stays."""
     inventory, start, depth = _inventory(ctx), 0, 0
     for at, char in enumerate(incomplete):
         depth += (char == "[") - (char == "]")
-        # an '@' at the beginning of an operand names a group, after one it joins
+        # an '@' at the beginning of an operand names a group; after an operand it is an operator
         if not depth and (char in ",!&^" or (char == "@" and at > start)):
             start = at + 1
     if depth or inventory is None:
@@ -166,22 +171,22 @@ def nodeset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """A file of this machine."""
+    """Completes a file of this machine."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def inventory_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """A file, or the lab's inventory."""
+    """Completes a file, or the lab's inventory."""
     return (incomplete and _starting([LAB], incomplete)) or file(ctx, param, incomplete)
 
 
 def buildable(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """deepspeed, or a folder."""
+    """Completes deepspeed, or a folder."""
     return _starting(["deepspeed"], incomplete) or file(ctx, param, incomplete)
 
 
 def topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes the topics of `fleet help`, after the arguments that are there."""
+    """Completes the topics of `fleet help`, after the given arguments."""
     command: click.Command | None = ctx.find_root().command
     args = ctx.params.get(str(param.name)) or ()
     for arg in args:
@@ -206,7 +211,7 @@ def _runs(ctx: click.Context) -> Iterable[str]:
 
 
 def _of(known: Callable[[click.Context], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
-    """Completes a token from those that are known."""
+    """Returns a function that completes a token from these names."""
     return lambda ctx, param, incomplete: _starting(known(ctx), incomplete)
 
 

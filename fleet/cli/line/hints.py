@@ -1,9 +1,8 @@
-"""Hints as they are printed, so that each can be copied as it is. Every one goes through here, from any printer and
-any thread.
+"""Prepares hints for printing, so that each can be copied as it is. Every printer and thread uses this module.
 
-A command of fleet's is in single quotes or backticks, or runs to the end of its part of the hint; parts are
-separated by semicolons. Each has the options of the user's own line. It is checked against what is known here; no
-connection is made. A part whose command would fail is left out, and one that forces something comes after the others.
+A command of fleet is in single quotes or backticks, or runs to the end of its part of the hint. Semicolons separate the
+parts. Each command gets the options of the user's own line, and is checked against what is known on this machine; no
+connection is made. A part whose command would fail is left out. Parts that force something come last.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ _FLEET = r"(?<![\w./-])fleet "
 _BARE = rf"(?:-\S+ (?:[^-\s]\S* )?)*(?:{'|'.join(VERBS)})(?![\w-])[^;`\n]*?(?={_FLEET}|[;`\n]|\Z)"
 _COMMAND = re.compile(rf"""(?<=['`])fleet ((?:"[^"]*"|[^'`"])*)(?=['`])|(?<!['`]){_FLEET}({_BARE})""")
 _OF_HOSTS = re.compile(rf"(?:{'|'.join(name for name, verb in VERBS.items() if verb.hosts)})(?![\w-])(?! --help)")
-_FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # of a launch without its script
-_STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # of a sentence, not of a command
-_HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # what the reader has to fill in
+_FLAGS = re.compile(r"launch(?P<flags>(?: --[\w-]+)+)(?=['.,]|\Z)")  # flags of a launch without its script
+_STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # punctuation of the sentence around a command
+_HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # a placeholder that the reader fills in
 _ANSWERS = re.compile(r"--help(-all)?|--version|-\w*h")
 FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
-# options of fleet's own whose values are judged by themselves, whatever the option's name
+# fleet's own options, of which only the value is judged as a secret, and not the name
 OWN = {
     *("--password-file", "--secret-file", "--replace-key", "--key-type", "--prompt-for-sudo-password"),
     *("--env", "--env-expand", "--var"),
 }
-# parameters that name files of this machine, by verb
+# verb -> its parameters that name files of this machine
 FILES = {"launch": ("script",), "sync": ("src", "wheels"), "init": ("source",)}
 NEW_HOSTS = ("init", "hosts")  # -w may name hosts that no inventory has yet
 
 
 def launching(args: Sequence[str]) -> None:
-    """The line that runs is a launch. args: the last of its argv, the script and what is its own."""
+    """Records that the running line is a launch. args: the end of its argv, from the script on."""
     from fleet.inventory.secret import masked_argv
 
     line = the_line()
@@ -52,15 +51,16 @@ def launching(args: Sequence[str]) -> None:
 
 
 def quote(token: str) -> str:
-    """A token as a shell reads it back; with double quotes where they do, as a hint has commands in single ones."""
+    """Returns a token quoted for a shell. It prefers double quotes, because hints have their commands in single
+    quotes."""
     if shlex.quote(token) == token or re.search(r"[\"$`\\!']", token):
         return shlex.quote(token)
     return f'"{token}"'
 
 
 def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
-    """Returns the hint as_typed(), without the parts that would fail here; None where none is left. again: the line
-    that ran may be proposed."""
+    """Returns the hint of as_typed(), without the parts that would fail here; None if no part is left. again: the
+    running line itself may be proposed."""
     text, line = as_typed(hint or "", selection=selection), the_line()
     if line.group is None or "fleet " not in text:
         return text or None
@@ -75,8 +75,8 @@ def proposed(hint: str | None, *, selection: bool = True, again: bool = True) ->
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:
-    """Returns the hint, in front of the verb of its commands the -i, --on, -w, -x, --transport of the user's line.
-    selection: not -w and -x where it may be they that are wrong."""
+    """Returns the hint, with the -i, --on, -w, -x and --transport of the user's line before the verbs of its commands.
+    selection: include -w and -x; False if they may be the cause of the error."""
     settings, launch = settings_of(), the_line().launch
     flags = {
         "-i": settings.inventory,
@@ -107,7 +107,7 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
             for flag, value in flags.items()
             if value is not None
             and not re.search(rf" {flag}\b", own)
-            and not (flag == "--transport" and own.startswith("setup-ssh"))  # which has its own
+            and not (flag == "--transport" and own.startswith("setup-ssh"))  # setup-ssh has its own
         ]
         return f"fleet {''.join(given)}{rest}"
 
@@ -115,27 +115,27 @@ def as_typed(hint: str, *, selection: bool = True) -> str:
 
 
 def of_error(kind: object) -> dict[str, bool]:
-    """Returns what the hint of an error may not have: of an inventory's, -w or -x may be the cause, and a line that
-    was not understood fails again."""
+    """Returns the restrictions on an error's hint, for proposed(). -w or -x may be the cause of an inventory error, and
+    a line with a usage error would fail again."""
     return {"selection": kind != InventoryError.kind, "again": kind != UsageError.kind}
 
 
 def in_document(value: Any, key: str = "", **may: bool) -> Any:
-    """Returns a JSON value with its hints and next commands as they are printed. may: as for proposed()."""
+    """Returns a JSON value with its hints and next commands as they are printed. may: see proposed()."""
     if isinstance(value, Mapping):
         return {name: in_document(each, name, **of_error(value.get("kind"))) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [in_document(each, key, **may) for each in value]
     if not isinstance(value, str) or key not in ("hint", "remedy", "next"):
         return value
-    if key == "next":  # whole lines, as the screen has them
+    if key == "next":  # whole lines, the same as on the screen
         return as_typed(value, selection=may.get("selection", True))
     return proposed(value, **may) or ("" if key == "remedy" else None)
 
 
-# -- whether a command would do here
+# -- whether a command would work here
 def _commands(part: str, *, quoted: bool = False) -> Iterator[list[str]]:
-    """Yields the argv of each command in a part of a hint. quoted: also of those with quotes of their own, which may be
+    """Yields the argv of each command in a part of a hint. quoted: include those that contain quotes, which may be
     prose."""
     for found in _COMMAND.finditer(part):
         if quoted or found[2] is None or "'" not in found[2]:
@@ -148,20 +148,20 @@ def _forces(part: str) -> bool:
 
 
 def fits(argv: Sequence[str], group: click.Group, again: bool) -> bool:
-    """Returns whether fleet takes a command line: the files that it names are here or were typed, the inventory has its
-    hosts, and no secret was masked in it. What cannot be known is no reason against it."""
+    """Returns whether fleet takes a command line. Its files must exist or have been typed, the inventory must have its
+    hosts, and no secret may be masked in it. What is not known does not count against it."""
     typed = the_line().typed
     if any(token.endswith("***") for token in argv):
         return False
     if tuple(argv) == typed:
         return again
     if any(map(_ANSWERS.fullmatch, argv)) or (len(argv) == 2 and argv[1] in VERBS):
-        return True  # a verb alone is mentioned, not proposed
+        return True  # a verb without arguments is only mentioned
     try:
         given = parsed(argv, group)
     except (click.ClickException, FleetError):
         return any(_HOLE.fullmatch(token) for token in argv) and _known(argv, group)
-    except Exception:  # fleet was replaced while it ran: a verb's module is of another one, or gone
+    except Exception:  # fleet was replaced while it ran: a verb's module is another version's, or gone
         return True
     verb = given[-1]
     values = [verb.params[name] for name in FILES.get(str(verb.info_name), ()) if not verb.params.get("module")]
@@ -172,7 +172,7 @@ def fits(argv: Sequence[str], group: click.Group, again: bool) -> bool:
 
 
 def _leaks(argv: Sequence[str]) -> bool:
-    """Returns whether a secret is in a command line."""
+    """Returns whether a command line contains a secret."""
     from fleet.inventory.secret import masked_argv
 
     own = [token.partition("=")[2] or "-" if token.partition("=")[0] in OWN else token for token in argv]
@@ -186,8 +186,8 @@ def _is_here(name: str, typed: Sequence[str]) -> bool:
 
 
 def _has_hosts(settings: Settings) -> bool:
-    """Returns whether the inventory has the hosts of -w and -x. Only the inventory of the line that ran is read: any
-    other may be a node's idea."""
+    """Returns whether the inventory has the hosts of -w and -x. Only the running line's inventory is read: a node may
+    have named any other."""
     from fleet.inventory.select import select
 
     hosts, exclude = settings.hosts, settings.exclude
@@ -208,7 +208,7 @@ def _is_elsewhere(operand: str) -> bool:
 
 
 def _known(argv: Sequence[str], group: click.Group) -> bool:
-    """Returns whether a line with something to fill in has a verb of fleet's and options of that verb."""
+    """Returns whether a line with placeholders has a verb of fleet and only options of that verb."""
     params, verb = [*group.params], None
     for token in argv[1:]:
         if token == "--":
@@ -222,7 +222,7 @@ def _known(argv: Sequence[str], group: click.Group) -> bool:
 
 
 def _same(given: Sequence[click.Context], group: click.Group) -> bool:
-    """Returns whether the line that ran means the same."""
+    """Returns whether the running line has the same meaning as these contexts."""
     with suppress(click.ClickException, FleetError):
         return _meaning(given) == _meaning(parsed(the_line().typed, group))
     return False

@@ -1,4 +1,4 @@
-"""Keeps the command line that runs: its argv, the values of its common options, and what was found out for it."""
+"""Holds the command line that runs: its argv, the values of its common options, and what was found out about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.transport import DEFAULT, TRANSPORTS
 
 @dataclass
 class Settings:
-    """Holds the values of the common options. It is the `obj` of a line's contexts."""
+    """Holds the values of the common options. It is the `obj` of a line's click contexts."""
 
     inventory: str | None = option(
         None,
@@ -50,7 +50,7 @@ class Settings:
     transport: str = option(
         DEFAULT,
         "How hosts are reached: 'openssh', 'pdsh': by this machine's own; 'local' runs everything here.",
-        metavar=f"[{'|'.join(TRANSPORTS.own)}]",  # those of other packages take long to look up
+        metavar=f"[{'|'.join(TRANSPORTS.own)}]",  # without those of other packages, which take long to look up
     )
     fanout: int = Reach.fanout
     connect_timeout: float = Reach.connect_timeout
@@ -61,17 +61,17 @@ class Settings:
 
     @property
     def silent(self) -> bool:
-        """Nothing is printed except what was requested."""
+        """Returns whether only the requested output is printed."""
         return self.quiet or self.json
 
 
 @dataclass
 class Line:
-    """Is one of a process at a time; a playbook's steps are lines of their own.
+    """Holds a command line that runs. A process runs one at a time; a playbook's steps are lines of their own.
 
-    typed: the argv, with "fleet". group: reads it. by_itself: it is no step of a playbook. command: the verb, once it
-    runs. inventory: the whole one, once it is read. none_live: all hosts have answered that no run is live. launch: of
-    a launch that runs, its argv before the script, and from it on."""
+    typed: the argv, with "fleet". group: the click group that parses it. by_itself: it is no step of a playbook.
+    command: the verb, once it runs. inventory: the whole inventory, once it is read. none_live: all hosts reported that
+    no run is live. launch: (argv before the script, the script and after) of a launch that runs."""
 
     typed: tuple[str, ...] = ()
     group: click.Group | None = None
@@ -88,8 +88,8 @@ class Line:
 
     @cached_property
     def here(self) -> tuple[Inventory | None, frozenset[str]]:
-        """Returns the inventory of -i, or the one here, and its hosts' names; (None, empty) where it cannot be read, or
-        could be read once only. No connection is made."""
+        """Returns (the inventory of -i or of this folder, its hosts' names). (None, empty) if it cannot be read, or can
+        be read only once. No connection is made."""
         from fleet.inventory.find import find_inventory, load
 
         with suppress(FleetError, OSError):
@@ -104,7 +104,7 @@ _line = Line()
 
 @contextmanager
 def running(line: Line) -> Iterator[Line]:
-    """It is the line that runs, for as long as this lasts."""
+    """Makes this the running line within the block."""
     global _line
     before, _line = _line, line
     try:
@@ -114,10 +114,10 @@ def running(line: Line) -> Iterator[Line]:
 
 
 def the_line() -> Line:
-    """Returns the line that runs, in any thread."""
+    """Returns the running line, in any thread."""
     return _line
 
 
 def settings_of(ctx: click.Context | None = None) -> Settings:
-    """Returns the settings of the line that runs, or those of a line that is only read, in that context."""
+    """Returns the settings of the running line. ctx: of a line that is only parsed."""
     return _line.settings if ctx is None else ctx.find_root().ensure_object(Settings)

@@ -1,4 +1,4 @@
-"""The common options: the same before and after the verb, the one after it wins."""
+"""Defines the common options. They are valid before and after the verb; the ones after it win."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fleet.transport import TRANSPORTS
 
 
 def request_options(request: type[Request], *names: str, **more: Mapping[str, Any]) -> Callable[[F], F]:
-    """Decorator: adds the options that these fields of a request are, in this order. more: of a field, what only the
-    command line knows."""
+    """Decorator: adds the options for these fields of a request, in this order. more: field -> click settings that only
+    the command line needs."""
 
     def add(command: F) -> F:
         for name in reversed(names):
@@ -36,7 +36,7 @@ def request_options(request: type[Request], *names: str, **more: Mapping[str, An
 
 
 def _declared(request: type[Any], name: str, more: Mapping[str, Any] = {}) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Returns how an option is typed, and click's other settings of it."""
+    """Returns (the option's flags, its other click settings)."""
     about = request.__dataclass_fields__[name].metadata
     attrs = {
         **_typed(request, name),
@@ -53,7 +53,7 @@ def _declared(request: type[Any], name: str, more: Mapping[str, Any] = {}) -> tu
 
 
 def _typed(request: type[Any], name: str) -> dict[str, Any]:
-    """Returns its type and default, as click has them."""
+    """Returns the option's type and default as click settings."""
     field, kind = request.__dataclass_fields__[name], hints(cast(Any, request))[name]
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     bases = [get_origin(each) or each for each in kinds]
@@ -72,7 +72,7 @@ def _typed(request: type[Any], name: str) -> dict[str, Any]:
 
 
 class Limited(click.ParamType):  # type: ignore[type-arg]
-    """A number of a request, which knows its limits."""
+    """A number in a request, checked against the limits of its field."""
 
     def __init__(self, request: type[Request], field: str, kind: type[int] | type[float] = float) -> None:
         self.request, self.field, self.kind = request, field, kind
@@ -90,13 +90,13 @@ class Limited(click.ParamType):  # type: ignore[type-arg]
 
 
 def spelled_out(error: OptionError) -> UsageError:
-    """The same for the option as it is written on a command line."""
+    """Returns the error with the option's name as it is typed on a command line."""
     return UsageError(f"--{error.option.replace('_', '-')} {error.problem}", hint=error.hint)
 
 
 class Named(OneOf):
-    """A name of a registry; other packages' are looked up for one that is not fleet's own, for help and completion.
-    more: names that mean something, and are not in there."""
+    """A name in a registry. Names of other packages are looked up only for help, for completion, and for a name that is
+    not fleet's own. more: valid names that the registry does not have."""
 
     def __init__(self, registry: Registry[Any], *more: str) -> None:
         self.registry, self.more, self.case_sensitive = registry, more, True
@@ -111,13 +111,13 @@ class Named(OneOf):
 
 
 def runs_dir_option(**more: Any) -> Callable[[F], F]:
-    """Decorator: the folder of runs on this machine. more: of the option, what this verb has otherwise."""
+    """Decorator: adds --runs-dir, the folder of runs on this machine. more: click settings of this verb's option."""
     kind = click.Path(path_type=Path, file_okay=False)
     return request_options(OfRun, "runs_dir", runs_dir={"type": kind, "show_default": True, **more})
 
 
 def pairs(option: str, tokens: Iterable[str]) -> dict[str, str]:
-    """NAME=VALUE arguments; UsageError for anything else."""
+    """Returns NAME=VALUE arguments as a dict. Raises UsageError for any other argument."""
     found = dict[str, str]()
     for pair in tokens:
         name, equals, found[name] = pair.partition("=")
@@ -129,11 +129,11 @@ def pairs(option: str, tokens: Iterable[str]) -> dict[str, str]:
 def _store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     assert param.name
     if was_typed(ctx, param.name):
-        # given twice, as to pdsh and clush: the hosts of both
+        # if it is given twice, the hosts of both count, as with pdsh and clush
         setattr(settings_of(ctx), param.name, ",".join(value) if param.multiple else value)
 
 
-# of common options, what only the command line knows
+# common option -> click settings that only the command line needs
 _MORE: dict[str, dict[str, Any]] = {
     "on": {"type": Named(SOURCES, INVENTORY), "show_default": True},
     "hosts": {"multiple": True},
@@ -147,14 +147,14 @@ _OPTIONS = {
 }
 
 
-# those that mean nothing to a verb that looks at no host
+# without meaning for a verb that uses no host
 OF_HOSTS = ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
 
 
 def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequence[str] = ()) -> Callable[[F], F]:
-    """common_options, of which `hidden` mean nothing to this verb: accepted, so that an alias or a playbook may give
-    them to every verb, and not offered. refused: those that a user would give for a reason, with what to write. own:
-    those by whose name it has an option of its own; the common ones are before the verb."""
+    """Decorator: adds the common options, without these. hidden: accepted, because an alias or a playbook may give them
+    to every verb, but not shown. refused: option -> hint; they are errors, because a user would expect an effect. own:
+    the verb has its own options of these names; the common ones are valid only before the verb."""
     refused = refused or {}
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -177,5 +177,5 @@ def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequenc
     return add
 
 
-# a decorator: adds the common options to a click command. settings_of() has their values
+# Decorator: adds the common options to a click command. settings_of() returns their values.
 common_options = without()

@@ -1,4 +1,4 @@
-"""The files that come with fleet: inventories, playbooks, scripts, and the answers of `fleet help TOPIC`."""
+"""Finds the files that come with fleet: inventories, playbooks, scripts, and the texts of `fleet help TOPIC`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDERS = ("hostfiles", "playbooks", "examples")
 
 
 def shipped() -> dict[str, Path]:
-    """Every file that comes with fleet by its name, "playbooks/demo.yaml"."""
+    """Returns name -> path of every file that comes with fleet, such as "playbooks/demo.yaml"."""
     root = Path(str(files("fleet") / "shipped"))
     return {
         f"{folder}/{path.name}": path
@@ -27,6 +27,6 @@ def topics() -> dict[str, str]:
 
 
 def find(name: str, *folders: str) -> str | None:
-    """The full name of the shipped file that it or its last part names, if there is one in `folders`."""
+    """Returns the full name of the shipped file with this name or file name, if it is in one of `folders`."""
     known = [known for known in shipped() if known.partition("/")[0] in (folders or FOLDERS)]
     return next((full for full in known if name in (full, full.partition("/")[2])), None)

@@ -1,4 +1,4 @@
-"""A command line that fleet does not take: what was meant by it, as a line to copy."""
+"""Explains a command line that fleet does not take, with the probably intended line to copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fleet.engines.slips import LAUNCHERS
 from fleet.engines.translate import Known, bare, carried, launch_arguments, options_of, typed_option
 from fleet.errors import FleetError, UsageError
 
-# what others call a verb
+# other programs' names -> fleet's verb
 MEANT = {
     **dict.fromkeys(("run", "start", "train"), "launch"),
     **dict.fromkeys(("copy", "push"), "sync"),
@@ -40,12 +40,12 @@ MEANT = {
     "cancel": "stop",
     "doctor": "check",
 }
-# their options, where no table has them -> fleet's
+# other programs' options that no table has -> fleet's
 OPTIONS = {"-H": "-w", "-e": "-x", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
 
 
 def explained(error: click.ClickException, argv: Sequence[str]) -> UsageError:
-    """The error as fleet reports it. argv: the whole line without "fleet"."""
+    """Returns the error as fleet reports it. argv: the whole line without "fleet" at its beginning."""
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if isinstance(error, NoSuchVerb):
         return UsageError(message, hint=_verb(error))
@@ -82,7 +82,7 @@ def _verb(error: NoSuchVerb) -> str:
         return f"fleet launch {shlex.join([token, *rest])}"
     if line := launch_line(error.tokens):
         return line
-    if re.search(r"[\d.@]", token) and _is_host(token):  # the rest takes time
+    if re.search(r"[\d.@]", token) and _is_host(token):  # a cheap test first, because the lookup takes time
         return f"fleet exec -w {shlex.quote(token)} -- {shlex.join(rest)}" if rest else f"fleet ssh {token}"
     if shutil.which(token) and not {*error.tokens} & LAUNCHERS:
         return f"fleet exec -- {shlex.join([token, *rest])}"
@@ -90,7 +90,7 @@ def _verb(error: NoSuchVerb) -> str:
 
 
 def launch_line(tokens: Sequence[str]) -> str | None:
-    """Returns what a whole line of another launcher's, or of Python's, is to fleet; None where it is neither."""
+    """Returns the line for fleet of a whole line of another launcher or of Python; None if it is neither."""
     try:
         line = launch_arguments(tokens)
     except UsageError as untranslated:
@@ -99,7 +99,7 @@ def launch_line(tokens: Sequence[str]) -> str | None:
 
 
 def _is_host(token: str) -> bool:
-    """Returns whether the inventory has the hosts of a token; none is looked for elsewhere."""
+    """Returns whether the inventory has the hosts of a token. No other source is used."""
     from fleet.inventory.select import select
 
     whole, _ = the_line().here
@@ -150,7 +150,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
 def _theirs(
     ctx: click.Context, options: Mapping[str, Known], typed: str, argv: Sequence[str], begin: int
 ) -> UsageError:
-    """The line with an engine's own options, and sbatch's, as fleet takes them. begin: where the verb's tokens do."""
+    """Returns the error with the line that fleet takes: options of an engine or of sbatch translated. begin: index of
+    the verb's first argument."""
     ours = {
         option: not (param.is_flag or param.count)
         for param in ctx.command.params
@@ -166,13 +167,13 @@ def _theirs(
 
 
 def values_of(option: str, argv: Sequence[str]) -> list[str]:
-    """Returns what an option was given."""
+    """Returns the values that an option has in an argv."""
     pairs = zip(argv, [*argv[1:], ""], strict=False)
     return [(arg.partition("=")[2] or following) for arg, following in pairs if arg.partition("=")[0] == option]
 
 
 def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None) -> str:
-    """The line with the options that fleet does not have after the script, where that is known."""
+    """Returns the line with unknown options moved after the script; an empty text if the script is not known."""
     script = next((i for i, arg in enumerate(argv) if at is not None and i > at and arg.endswith(".py")), None)
     if at is None or script is None:
         return ""
@@ -181,7 +182,7 @@ def _after_the_script(ctx: click.Context, argv: Sequence[str], at: int | None) -
 
 
 def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(options that `command` knows, with their values; the other arguments)."""
+    """Returns (options that `command` knows, with their values; the other arguments)."""
     known = {option: param for param in command.params if isinstance(param, click.Option) for option in param.opts}
     normal = command.context_settings.get("token_normalize_func", one_spelling)
     own, others = list[str](), list[str]()
@@ -195,7 +196,8 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
-    """ "fleet launch train.py" with the options that were given to launch itself; what --env sets is not repeated."""
+    """Returns "fleet launch train.py" with the options that were given to launch itself. Values of --env are not
+    repeated."""
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):
         return hint

@@ -1,4 +1,4 @@
-"""Values of options as people write them: ranks, ports, sizes, times."""
+"""Parses values of options as people write them: ranks, ports, sizes, times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d)?", re.ASCII)
 
 
 def ranks(value: str) -> frozenset[int]:
-    """Type of an option."""
+    """Type of an option: parses a list of ranks."""
     if not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", value, re.ASCII):
         raise click.BadParameter(f"{value!r}: ranks are numbers and ranges, 0,8-15")
     from fleet.inventory.nodeset import expand
@@ -36,8 +36,8 @@ def ranks(value: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Scrolling:
-    """Holds whose lines scroll: `only` these ranks', None for all; first: each node's first. fold: equal lines are
-    one. typed: the option's value."""
+    """Describes whose lines scroll. only: these ranks', None for all. first: only the first rank of each node. fold:
+    equal lines are shown as one. typed: the option's value."""
 
     only: frozenset[int] | None = None
     first: bool = False
@@ -48,7 +48,7 @@ class Scrolling:
         return self.typed
 
     def __call__(self, rank: int, first: int | None) -> bool:
-        """first: that rank's node's."""
+        """Returns whether this rank's lines scroll. first: the first rank of its node."""
         return rank == first if self.first else self.only is None or rank in self.only
 
 
@@ -64,7 +64,7 @@ EACH_LINE = "Print each line of each rank, also those that several ranks write a
 
 
 def ranks_option(command: F) -> F:
-    """Decorator: what scrolls, and whether equal lines are folded."""
+    """Decorator: adds --ranks and --no-fold."""
     command = no_fold_option(MEANWHILE, EACH_LINE, is_eager=True)(command)
     text = "Show only these ranks' lines; first: each node's first. The logs have all."
     about: dict[str, Any] = {"cls": FleetOption, "daily": True, "metavar": "LIST|first", "help": text}
@@ -74,12 +74,12 @@ def ranks_option(command: F) -> F:
 def no_fold_option(
     section: str | None = None, text: str = "Print lines as they come, each after its host's name.", **more: Any
 ) -> Callable[[F], F]:
-    """Decorator: outputs as they come."""
+    """Decorator: adds --no-fold."""
     return click.option("--no-fold", cls=FleetOption, section=section, is_flag=True, help=text, **more)
 
 
 def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> list[int]:
-    """Ports and ranges of them, "29500", "29500-29510", as a sorted list."""
+    """Returns ports and ranges of them ("29500", "29500-29510") as a sorted list."""
     from fleet.inventory.fields import port
 
     found: set[int] = set()
@@ -96,14 +96,14 @@ def parse_ports(ctx: click.Context, param: click.Parameter, values: tuple[str, .
 
 
 def size(value: str) -> float:
-    """Type of an option: bytes."""
+    """Type of an option: parses a number of bytes."""
     if (found := bytes_of(value)) is None:
         raise click.BadParameter(f"{value!r} is no size: 50GB, 1.5TiB")
     return found
 
 
 def patience(value: str) -> bool | float:
-    """Type of an option: whether to wait, or how many seconds at most."""
+    """Type of an option: parses whether to wait, or how many seconds at most."""
     if value in ("true", "false"):
         return value == "true"
     try:
@@ -114,15 +114,15 @@ def patience(value: str) -> bool | float:
 
 
 def when(value: str) -> float:
-    """Type of an option: seconds since the epoch."""
+    """Type of an option: parses a time to seconds since the epoch."""
     if (found := read_time(value.strip(), time.time())) is None:
         raise click.BadParameter(f"{value!r} is no time: 90s, 5m, 1h30m ago; 22:46; '2026-11-21 22:46'")
     return found
 
 
 def read_time(text: str, now: float) -> float | None:
-    """ "90", "90s", "5m", "1h30m", "2d" ago; "22:46", "22:46:10", the last time that it was; "2026-11-21",
-    "2026-11-21 22:46". Seconds since the epoch; None for what is no time."""
+    """Returns seconds since the epoch; None for an invalid time. Durations are in the past: "90", "90s", "5m", "1h30m",
+    "2d". "22:46" and "22:46:10" mean their last occurrence. "2026-11-21" and "2026-11-21 22:46" are absolute."""
     if text and (found := _AGO.fullmatch(text)):
         return now - sum(
             float(n) * unit for n, unit in zip(found.groups(default="0"), (86400, 3600, 60, 1), strict=True)

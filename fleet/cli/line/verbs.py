@@ -1,4 +1,4 @@
-"""The verbs: one line each to add one. Help, completion, playbooks, hints and fleet/api follow this list."""
+"""Lists the verbs. Each has one entry; help, completion, playbooks, hints and fleet/api follow this list."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """command: where its click command lives; imported when the verb runs, so that help and completion
-    stay instant. help: its line in `fleet --help`. api: the methods of fleet.api.Fleet that do it. hosts: it looks at
-    an inventory. step: a playbook may have it."""
+    """A verb. command: the module and name of its click command, imported only when the verb runs, so that help and
+    completion are fast. help: its line in `fleet --help`. api: the methods of fleet.api.Fleet that do the same. hosts:
+    it uses an inventory. step: it may be a step of a playbook."""
 
     command: str
     help: str

@@ -1,4 +1,4 @@
-"""A run followed on a terminal, and how it ended, as text for people."""
+"""Follows a run on a terminal, and prints its summary for people."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
 def show_summary(report: Report, view: LaunchView) -> None:
-    """How it ended, on stderr: the first failure first, then what other ranks died of, and where the logs are."""
+    """Prints how the run ended, on stderr: the first failure, the errors of other ranks, and where the logs are."""
     if isinstance(left := report.answer, LeftAlone):
         run = left.run
         if not left.led:
-            inform(f"run {run} goes on as before", f"'fleet attach {run}' looks on again")
+            inform(f"run {run} goes on as before", f"'fleet attach {run}' follows it again")
             return
         if left.runs > 1:
             inform(f"{counted(left.runs, 'run')} go on by themselves", "fleet runs")
             inform("  " + as_typed("'fleet logs -f RUN' shows the output of one, 'fleet stop RUN' ends one"))
             return
-        inform(f"run {run} goes on by itself; its logs come to {left.logs}", f"fleet attach {run}")
-        verb = "ps" if left.world_size else "runs"  # of a job: not known yet
+        inform(f"run {run} goes on by itself; its logs are collected in {left.logs}", f"fleet attach {run}")
+        verb = "ps" if left.world_size else "runs"  # 0 for a job that waits: its ranks are not known yet
         inform("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
     summary = report.read(RunSummary)
@@ -74,7 +74,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         if view.tracebacks.was_shown(trace):
             trace = "(its traceback stands above)"
         for line in (trace or failure.tail or "").splitlines():
-            if line != failure.why:  # once is enough
+            if line != failure.why:  # that line was printed already
                 inform(f"    {clean(line)}")
         for group in summary.tracebacks if trace else ():
             if failure.rank in group.ranks:
@@ -109,7 +109,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         earlier = f"logs of what came before: {summary.logs}/attempt*/"
         inform(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
     end = summary.end
-    # a rank may exit with that, too
+    # a rank may exit with that code, too
     interrupted = not failure and (report.exit_code == EXIT_INTERRUPTED or (end is not None and end["by"] == "queue"))
     by_whom = end["message"] if end and end["by"] in ("stop", "queue") else "interrupted"
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
@@ -124,7 +124,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
     if slow := summary.slow:
         inform(clean(f"slow: {slow.where} held up the others: {slow.evidence}"))
     if killed := summary.killed:
-        inform(f"killed, since they, or what they left, had not ended in time: {ranks_text(killed)}")
+        inform(f"killed, because they or their background processes had not ended in time: {ranks_text(killed)}")
     if summary.next:
         inform("next:")
     for step in summary.next:  # whole lines, to be copied
@@ -137,8 +137,8 @@ def _use(it: HostUse) -> str:
 
 
 def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
-    """Do it, and show it; the key d leaves it to itself. scrolls: the ranks whose lines scroll. leaves: the signals
-    that also do so, of SIGINT and SIGTERM."""
+    """Runs the plan and shows it; the key d detaches. scrolls: the ranks whose lines scroll. leaves: signals that
+    detach, instead of stopping the run."""
     if the_line().by_itself:
         leader.begin()
     settings = settings_of()
@@ -148,14 +148,14 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
     if settings.json:
         write_json(Version().as_json(time.time()))
 
-    def say(text: str) -> None:  # by the view's own thread: a stopped terminal holds up no other
+    def say(text: str) -> None:  # the view's own thread prints it: a stopped terminal delays no other thread
         view(Notice("info", text))
 
     with Fleet.runtime(plan.fleet, view) as runtime, ExitStack() as screen:
         runtime.emit = detailed(view, plan.fleet.inventory, runtime.transport, say)
 
         def end(report: Report) -> None:
-            """Ends what is shown."""
+            """Ends the display, and prints the summary."""
             screen.close()
             if isinstance(report.answer, RunSummary):
                 first = report.answer.first_failure
@@ -188,9 +188,9 @@ def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals]
 
 @contextmanager
 def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchView) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the run: gently, at the second one at once. A closed terminal leaves it to the lease, or,
-    where it has none, to the leader. leaves: the signals that let the run go on. view: knows whether a run has begun,
-    and whether it is led from here."""
+    """Handles the signals of a run. Ctrl-C and SIGTERM stop it: the first one gently, the second one at once. A closed
+    terminal leaves the run to its lease, or, without a lease, to the leader. leaves: signals that detach. view: knows
+    whether the run has begun, and whether this command leads it."""
 
     def stop(signum: int, frame: Any) -> None:
         if signum in leaves:
@@ -206,7 +206,7 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
         terminal.note(f"interrupted: {what}")
 
     def hang_up(signum: int, frame: Any) -> None:
-        # no reader is left; the nodes go on for --lease seconds, in which another process may take over
+        # no process reads the output any more; the nodes go on for --lease seconds, and another process may attach
         if runtime.stay is None or view.leased:
             os._exit(128 + signum)
         leader.leave_terminal()

@@ -47,7 +47,7 @@ from fleet.requests.runs import NAMED
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
-# options of fleet's that a script hardly has
+# fleet's options that few scripts have
 LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
 
 
@@ -164,7 +164,7 @@ def launch(
 def _launch(
     script: str, args: tuple[str, ...], given: dict[str, Any], run: Recorded | None, claims: Mapping[str, Any]
 ) -> int:
-    """Starts it on hosts that are there. claims: see on_record()."""
+    """Launches on hosts that are available now. claims: see on_record()."""
     settings, inventory = settings_of(), load_inventory()
     if passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None):
         remark(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
@@ -174,7 +174,7 @@ def _launch(
     hosts = inventory.hosts[: int(nnodes)] if nnodes and nnodes.isdecimal() else inventory.hosts
     translate(given, hosts)
     if hosts and not settings.dry_run:
-        # before any question and any import that takes time
+        # printed before any question and any slow import
         once_more = f", as run {run.run}" if run else _suited(script, given)
         remark(clean(f"launching {script} on {where(hosts)}{once_more}"))
     try:
@@ -200,12 +200,12 @@ def _launch(
 
 
 def where(hosts: Sequence[Host]) -> str:
-    """ "lab[01-04] (4 hosts)"."""
+    """Returns "lab[01-04] (4 hosts)"."""
     return f"{fold(host.name for host in hosts)}{f' ({len(hosts)} hosts)' * (len(hosts) > 1)}"
 
 
 def _as_document(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as run.json has them."""
+    """Returns the options as run.json has them."""
     from fleet.ops.run.plan.options import read_env
 
     own = take(given)
@@ -223,7 +223,7 @@ def _as_document(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suited(script: str, given: dict[str, Any]) -> str:
-    """Returns what is chosen for this script, in short."""
+    """Returns the engine and options that were chosen for this script, in short."""
     engine, options = suited(script)
     if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
         return ""

@@ -1,5 +1,5 @@
-"""Options of `fleet launch` that come from elsewhere: those of engines (`Engine.options`), what --from and --again take
-from an earlier run, and those of other launchers."""
+"""Holds options of `fleet launch` that other modules declare: those of engines (`Engine.options`), those that --from
+and --again take from an earlier run, and those of other launchers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from fleet.sources import SOURCES
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
-# a token that is meant for --wait, which a playbook has, too: none that begins so is taken for the script
+# The value of --wait. A token like this after --wait is never the script; a playbook writes it, too.
 PATIENCE = re.compile(r"true|false|[+-]?\.?[0-9].*", re.DOTALL)
-# options of the command line that are called otherwise in fleet.api
+# options of the command line -> their names in fleet.api
 IN_API = {"no_preflight": "preflight", "env_file": "env"}
 
 
@@ -40,22 +40,22 @@ class DeclaredOption(FleetOption):
     def __init__(self, option: Option, section: str) -> None:
         kind: dict[str, Any] = {"multiple": option.many}
         if option.metavar is None and not option.choices:
-            kind["is_flag"] = True  # False makes a value that looks like an option one
+            kind["is_flag"] = True  # click would take False for a value
         if option.choices:
             kind["type"] = OneOf(option.choices)
         super().__init__([f"--{option.name}"], help=option.help, metavar=option.metavar, section=section, **kind)
 
 
 class EngineOption(DeclaredOption):
-    """It means something to one engine, or a few."""
+    """An option that has a meaning for one engine, or for some."""
 
 
 class SourceOption(DeclaredOption):
-    """The option requests something in a source's queue."""
+    """An option for a request in a source's queue."""
 
 
 def declared(engines: Iterable[str]) -> list[EngineOption]:
-    """Returns the options of engines, each once, as the first engine declares it."""
+    """Returns the options of engines, each one once, as the first engine declares it."""
     found = grouped((option.name, (engine, option)) for engine in engines for option in ENGINES.get(engine).options)
     return [
         EngineOption(having[0][1], f"For --engine {' or '.join(engine for engine, _ in having)}")
@@ -75,13 +75,13 @@ ASKING = requesting()
 
 
 def engine_options(command: F) -> F:
-    """Decorator: adds those of fleet's own engines and sources."""
+    """Decorator: adds the options of fleet's own engines and sources."""
     command.__dict__.setdefault("__click_params__", []).extend(reversed([*OWN, *ASKING]))
     return command
 
 
 class LaunchCommand(Verb):
-    """The verb's command: where another package's engine is named, it has that one's options, too."""
+    """The command `fleet launch`. If another package's engine is named, it has the options of that engine, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for engine in values_of("--engine", args):
@@ -100,8 +100,8 @@ class LaunchCommand(Verb):
         return super().parse_args(ctx, self.queued(ctx, patient(args, takes), takes))
 
     def queued(self, ctx: click.Context, args: list[str], takes: Mapping[str, bool]) -> list[str]:
-        """Returns the arguments, with --on slurm before the script with sbatch's own options as fleet has them. takes:
-        whether an option takes a value."""
+        """Returns the arguments. With --on slurm, sbatch's own options before the script are translated to fleet's.
+        takes: option -> whether it takes a value."""
         on, options = settings_of(ctx).on, options_of("sbatch")
         with suppress(UsageError):
             for typed, _, value in each_option(options, [*args], takes):
@@ -116,8 +116,8 @@ class LaunchCommand(Verb):
 
 
 def patient(args: Sequence[str], takes: Mapping[str, bool]) -> list[str]:
-    """Returns the arguments, with a value for a --wait before the script that has none. takes: whether an option takes
-    a value."""
+    """Returns the arguments. A --wait before the script without a value gets one. takes: option -> whether it takes a
+    value."""
     found, rest = list[str](), list(args)
     while rest and rest[0][:1] == "-" and rest[0] != "--":
         found.append(rest.pop(0))
@@ -130,7 +130,7 @@ def patient(args: Sequence[str], takes: Mapping[str, bool]) -> list[str]:
 
 
 def _cluster_takes(token: str, takes: Mapping[str, bool]) -> bool:
-    """Returns whether the next token is the value of short options in one, such as -vw."""
+    """Returns whether the next token is the value of short options in one token, such as -vw."""
     if token[:2] == "--" or spelled(token) in takes:
         return False
     first = next((n for n, letter in enumerate(token) if n and takes.get(f"-{letter}")), 0)
@@ -138,7 +138,8 @@ def _cluster_takes(token: str, takes: Mapping[str, bool]) -> bool:
 
 
 def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> dict[str, Any]:
-    """Takes out of a command's parameters those of a kind: parameter -> value, of those that were given."""
+    """Removes the options of a kind from a command's parameters. Returns parameter -> value of those that were
+    given."""
     options = [param for param in click.get_current_context().command.params if isinstance(param, kind)]
     values = {str(option.name): given.pop(str(option.name)) for option in options}
     return {name: value for name, value in values.items() if value not in (None, False, ())}
@@ -151,9 +152,9 @@ def port_of(text: str) -> int:
     return 0 if text == "auto" else int(text)
 
 
-# -- an earlier run's command once more
+# -- repeat an earlier run's command
 def again_options(command: F) -> F:
-    """Decorator: adds both."""
+    """Decorator: adds --again, --from and --yes."""
     once_more: dict[str, Any] = {"cls": FleetOption, "section": "Once more"}
     about: dict[str, Any] = {**once_more, "metavar": "RUN", "shell_complete": completed("run_here")}
     for option, name, daily, text in (
@@ -166,7 +167,7 @@ def again_options(command: F) -> F:
 
 
 def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The callback of SCRIPT, which may come from an earlier run."""
+    """Checks SCRIPT, as click's callback: it may be missing if an earlier run has one."""
     runs = (ctx.params.get("again"), ctx.params.get("from_"))
     if value is None and runs == (None, None) and not ctx.resilient_parsing:
         raise click.MissingParameter(ctx=ctx, param=param)
@@ -174,8 +175,8 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str, Any]) -> Recorded | None:
-    """The run that is to be repeated, if there is one; from here on its hosts are those of this command line, unless -i
-    or -w selects others. yes: it is trusted, even if another user wrote it. UsageError."""
+    """Returns the run to repeat, if there is one. Its hosts become those of this command line, unless -i or -w selects
+    others. yes: trust the run even if another user wrote it. Raises UsageError."""
     name = from_ if again is None else again
     if name is None:
         return None
@@ -204,7 +205,7 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
 
 
 def changed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those options of this command line that were given, as fleet.api's launch() takes them."""
+    """Returns the options of this command line that were given, with the names of fleet.api's launch()."""
     ctx = click.get_current_context()
     typed = {name for name in ctx.params if was_typed(ctx, name)}
     typed |= {IN_API[name] for name in typed & IN_API.keys()}
@@ -218,21 +219,21 @@ def changed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- options of other launchers that mean the same, or nearly: fleet/engines/launchers.py
 def spelled(token: str) -> str:
-    """An option, with or without its dashes, as `fleet launch` calls it."""
+    """Returns the name of an option in `fleet launch`, with dashes if it has any."""
     name = one_spelling(token)
     bare = name.lstrip("-")
     return name.removesuffix(bare) + SAME.get(bare, bare)
 
 
 def theirs(command: F) -> F:
-    """Decorator: adds the options of theirs whose values fleet has in another form; see translate()."""
+    """Decorator: adds other launchers' options whose values fleet has in another form; see translate()."""
     for option, metavar in (("--rdzv-endpoint", "ADDR[:PORT]"), ("--num-processes", "N")):
         command = click.option(option, metavar=metavar, hidden=True, help="See fleet help launch.")(command)
     return command
 
 
 def translate(given: dict[str, Any], hosts: Sequence[Host]) -> None:
-    """Makes of those what fleet calls them. hosts: those of the run."""
+    """Translates the options of theirs() to fleet's. hosts: those of the run."""
     endpoint, total = given.pop("rdzv_endpoint"), given.pop("num_processes")
     if endpoint is not None:
         address, port = parts_of(endpoint)
@@ -251,7 +252,8 @@ def _put(given: dict[str, Any], option: str, name: str, value: str | None) -> No
 
 
 def _each(total: str, hosts: Sequence[Host]) -> str | None:
-    """Ranks on each host, of `total` on all of them, as accelerate counts; None where the inventory's slots add up."""
+    """Returns the ranks on each host, for `total` ranks on all hosts, as accelerate counts. None if the inventory's
+    slots have that sum."""
     slots = sum(host.slots or 0 for host in hosts)
     if not total.isdecimal() or not int(total) or not hosts or (int(total) != slots and int(total) % len(hosts)):
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Shows a launch: what it does until the ranks run, their lines after `[host:rank]`, live progress bars, and notices on
+"""Shows a launch: the steps before the ranks run, their lines after `[host:rank]`, live progress bars, and notices on
 stderr.
 
-Printing happens in a thread of its own after a bounded buffer: a stopped terminal or a slow pipe never holds up the
-reading of a node. What does not fit is counted and reported; the log files have it all."""
+A separate thread prints, from a bounded buffer: a stopped terminal or a slow pipe never delays reading from a node.
+Output that does not fit is counted and reported; the log files are complete."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ from fleet.rules.causes import together
 from fleet.rules.units import size_text
 
 BUFFER_BYTES = 32 << 20
-SCREEN_BYTES = 1 << 20  # no user reads more at once: a terminal shows what is new rather than all of a flood
+SCREEN_BYTES = 1 << 20  # for a terminal: no user reads more at once, and new output matters more than old
 PIPE_PROGRESS_SECONDS = 10.0
-LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; while nothing but the time moves
-STUCK_SECONDS = 10.0  # without a line that its reader takes, at the end
-PIPE_PATIENCE = 6  # times as long, for a pager or a busy program
-CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times that the live lines make room for others
+LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; the second if only the time changes
+STUCK_SECONDS = 10.0  # wait at the end, if no line is read
+PIPE_PATIENCE = 6  # times as long if a pipe reads, such as a pager or a busy program
+CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times at which the live lines are redrawn below others
 RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
-# what is done so far, where the logs are, and the end of what was warned of, is shown to everybody
+# notices that are shown without -v, too: steps, where the logs are, and the end of something that a warning reported
 STEPS = (Submitted, Waiting, WaitsFor, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
-    """Returns the events, with notices of this moment that differ only in their host as one, in the place of the
-    first."""
+    """Returns the events. Notices that differ only in their host become one, in the place of the first."""
 
     def _alike(place: int, event: Event) -> object:
         if isinstance(event, Notice) and isinstance(event.message, Reason) and "hosts" in event.message.details:
@@ -59,9 +58,9 @@ def folded(events: Iterable[Event]) -> list[Event]:
 
 
 class LaunchView:
-    """An Emit. Use as a context manager; leaving it prints what is left. level: -1 quiet, 0, 1 verbose.
-
-    names: of the hosts, in node-rank order. scrolls: whose lines do; of the others the last one is live."""
+    """Shows events; it is an Emit. Use it as a context manager: its exit prints what is left. level: -1 quiet, 0, 1
+    verbose. names: of the hosts, in node-rank order. scrolls: the ranks whose lines scroll; of the others the last line
+    is live."""
 
     def __init__(
         self, names: Sequence[str], *, json: bool = False, level: int = 0, scrolls: Scrolling = Scrolling()
@@ -73,13 +72,13 @@ class LaunchView:
         self._folds = {name for name, out in outs.items() if scrolls.fold and terminal.interactive(out)}
         self._starting = ProgressLine("sending")
         self._queue: deque[Event] = deque()
-        self._taken: deque[Event] = deque()  # out of the queue, and not shown yet
+        self._taken: deque[Event] = deque()  # taken from the queue, but not shown yet
         self._bytes = 0
         self._dropped = 0
         self._written = 0  # lines and events
         self._wake = threading.Condition()
         self._closing = False
-        # whether ranks may run; whether they end where no process leads them; whether this command does
+        # whether ranks may run; whether they end if no process leads them; whether this command leads them
         self.begun, self.leased, self.leads = False, True, True
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
@@ -93,14 +92,14 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        idle = 0  # a slow reader, or machine, has what it takes
+        idle = 0  # a slow reader or machine gets the time it needs
         while self._thread.is_alive() and idle < (1 if terminal.stopped() else PIPE_PATIENCE):
             before = self._written
             self._thread.join(STUCK_SECONDS)
             idle = idle + 1 if before == self._written else 0
         if self._thread.is_alive():
             terminal.give_up()
-            inform("not all output is shown here, as nobody reads it; the log files have it")
+            inform("not all output is shown here, because no process reads it; the log files have it")
 
     def __call__(self, event: Event) -> None:
         size = len(event.data) if isinstance(event, Output) else 0
@@ -108,7 +107,7 @@ class LaunchView:
             if isinstance(each, Planned | Attached):  # from then on ranks may run
                 self.begun, self.leased = True, each.lease is not None
                 self.leads = isinstance(each, Planned) or each.leads
-            elif isinstance(each, WaitsFor):  # none does, or none any more
+            elif isinstance(each, WaitsFor):  # no rank runs now
                 self.begun, self.leased = False, True
         with self._wake:
             if self._closing:
@@ -123,7 +122,7 @@ class LaunchView:
 
     # -- the printing thread ------------------------------------------------------------------------------
     def _work(self) -> None:
-        # the reader of our output has gone, or its disk is full: the run goes on, its files are written
+        # if the reader of our output has gone, or its disk is full, the run goes on and its files are written
         with suppress(OSError, ValueError):
             try:
                 self._draw()
@@ -135,8 +134,8 @@ class LaunchView:
                     self._go_on()
 
     def _turns(self) -> Iterator[tuple[bool, int]]:
-        """Takes what came meanwhile, to show it, again and again. Yields (True where no more will come, bytes that had
-        no room)."""
+        """Takes new events repeatedly, so that the caller shows them. Yields (True if no more will come, bytes that
+        were dropped)."""
         closing = False
         while not closing:
             with self._wake:
@@ -150,7 +149,7 @@ class LaunchView:
             yield closing, dropped
 
     def _draw(self) -> None:
-        """Everything, live, to the end."""
+        """Shows everything, live, to the end."""
         for closing, dropped in self._turns():
             began, some = time.monotonic(), bool(self._taken)
             if some or closing or self.tracebacks.waits() or self._folding.left(began) <= 0:
@@ -160,7 +159,7 @@ class LaunchView:
                         self._taken = deque(folded(self._taken))
                     while self._taken:
                         self._show(self._taken[0])
-                        self._taken.popleft()  # one in which a fault shows is shown in plain lines
+                        self._taken.popleft()  # removed last: after a fault, _go_on() shows it in plain lines
                         self._written += 1
                     self._show_held(closing)
                     self._unfold()
@@ -177,8 +176,8 @@ class LaunchView:
                     self._wake.wait_for(lambda: self._closing, soon)
 
     def _go_on(self) -> None:
-        """The same in plain lines, after a fault. It uses little of what may have had it; what has a fault there, too,
-        is shown as it is."""
+        """Shows the rest in plain lines, after a fault in _draw(). It uses few parts that may have caused the fault. An
+        event that fails here, too, is shown unformatted."""
         held = list[Output]()
         with suppress(Exception):
             for stream, line, ranks in self._folding.due(time.monotonic(), everything=True):
@@ -209,7 +208,7 @@ class LaunchView:
             inform(f"({size_text(count)} of output not shown here; the log files have them)")
 
     def _pause(self) -> float:
-        """How long nothing need be done where nothing happens."""
+        """Returns the seconds to wait if no event arrives."""
         live = IDLE_SECONDS if self._board.spoke and not self.tracebacks.waits() else LIVE_SECONDS
         return min(live if self._live else 1.0, max(0.0, self._folding.left(time.monotonic())))
 
@@ -248,7 +247,7 @@ class LaunchView:
         if notice.has(StopAll):
             self.tracebacks.stopping = True
         if notice.has(Restart, Attempt):
-            self._flush()  # half a line of the last attempt is none of this one's
+            self._flush()  # an unfinished line belongs to the last attempt
             self.tracebacks.restarts()
             self._show_held(True)
         self._board.notice(notice)
@@ -272,7 +271,7 @@ class LaunchView:
         self._written += 1
 
     def _unfold(self, everything: bool = False) -> None:
-        """Shows the lines of ranks that are due."""
+        """Prints the ranks' lines that are due."""
         for stream, line, ranks in self._folding.due(time.monotonic(), everything):
             write_folded(ranks, line, sys.stdout if stream == "stdout" else sys.stderr, self._board.streams.tint)
             self._written += 1
@@ -283,9 +282,10 @@ class LaunchView:
         self._unfold(everything=True)
         sys.stdout.flush()
 
-    # -- what is live -------------------------------------------------------------------------------------
+    # -- live lines ---------------------------------------------------------------------------------------
     def _progress(self) -> None:
-        """Shows what it waits for before the start, then a line a node; in a pipe the bars' state now and then."""
+        """Shows what the start waits for, and then a line for each node. In a pipe it prints the bars' state every
+        PIPE_PROGRESS_SECONDS."""
         now = time.monotonic()
         if self._live:
             board = self._board.lines(time.time(), *terminal.size(sys.stderr), self._keys())

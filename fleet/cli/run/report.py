@@ -47,7 +47,7 @@ def report(run: str, html: Path | None, runs_dir: Path) -> int:
 
 
 def show(report: Report) -> None:
-    """Writes the same as text."""
+    """Prints the report as text."""
     run = report.read(ReportedRun)
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     echo(clean(f"run {run.run}: {run.state}{code}, {seconds(run.seconds)} from {clock(run.started)}"))

@@ -1,4 +1,5 @@
-"""`fleet logs`, `fleet attach`, `fleet stop`: runs that are, were, or outlived their head."""
+"""Runs `fleet logs`, `fleet attach`, `fleet stop` and the other verbs about runs: live runs, ended ones, and those that
+lost their head."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ def logs(run: str, rank: frozenset[int] | None, no_fold: bool, **given: Any) -> 
 
 
 def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
-    """Selects the hosts that a run has logs of on this machine, where there is no inventory, and none is needed."""
+    """Selects the hosts whose logs of the run are on this machine, if there is no inventory and none is needed."""
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
 
@@ -250,7 +251,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
 
 
 def _letting_go(keep: int, days: float, max_size: float | None, runs_dir: Path) -> str:
-    """The options that chose what is old, to be typed once more."""
+    """Returns the options that chose the old runs, to be typed again."""
     argv = ["--keep", str(keep)]
     argv += ["--days", f"{days:g}"] if days else []
     argv += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []

@@ -1,4 +1,4 @@
-"""`fleet launch --on slurm` and the like, typed where hosts are only requested."""
+"""Runs `fleet launch --on slurm` and similar sources, if it is typed where hosts are only requested."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fleet.sources.source import Source
 from fleet.transport.base import JobEnd
 from fleet.version import __version__
 
-# of fleet's options those that are for this end: the job has a --detach of its own, and so on
+# fleet's options that apply to this command only, and are not passed on: the job has its own --detach, for example
 HERE = {
     *("env", "env_file", "detach", "ranks"),
     *("inventory", "on", "hosts", "exclude", "transport", "dry_run", "json", "verbose", "quiet"),
@@ -40,8 +40,8 @@ HERE = {
 
 
 def waited_for(requested: Mapping[str, Any]) -> Source | None:
-    """The source in whose queue hosts are requested; None where they are there. requested: those of its options that
-    were given."""
+    """Returns the source in whose queue hosts are requested; None if the hosts are available. requested: the source's
+    options that were given."""
     name = settings_of().on
     source = SOURCES.get(name) if name != INVENTORY else None
     within = source.detect(os.environ) if source is not None and "submit" not in requested else None
@@ -56,8 +56,9 @@ def waited_for(requested: Mapping[str, Any]) -> Source | None:
 
 
 def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) -> dict[str, Any]:
-    """Returns the request as the job of an earlier run made it, but for the options that are given now. option: the one
-    that names that run. In the job, `latest` is another one, and no user can confirm it."""
+    """Returns the request of an earlier run's job, with the options that are given now. option: the name of the option
+    that names that run. The job gets the run's id and --yes, because there `latest` is another run and no user can
+    confirm."""
     settings, ctx = settings_of(), click.get_current_context()
     ctx.params |= {option: run, "yes": True}
     ctx.set_parameter_source("yes", ParameterSource.COMMANDLINE)
@@ -65,7 +66,7 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
     if found is None or settings.on not in (INVENTORY, found[1].on):
         return requested
     settings.on = found[1].on
-    if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's
+    if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's transport
         settings.transport = type(settings).transport
     return {**found[1].asked, **requested}
 
@@ -99,8 +100,8 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
 
 @contextmanager
 def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields what claimed() returns. An error before the run begins is its end, and goes on record as such,
-    unless the queue ended it: that may begin it again."""
+    """Yields what claimed() returns. An error before the run begins ends the run, and is recorded as its end. It is not
+    if the queue ended the job, because the queue may begin it again."""
     if not (claims := claimed(runs_dir)):
         yield claims
         return
@@ -111,7 +112,7 @@ def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
     try:
         yield claims
     except FleetError as error:
-        if read_object(file) in ({}, before):  # else it is on record, and the queue has the request
+        if read_object(file) in ({}, before):  # otherwise the end is recorded already
             _keep_refusal(runs_dir, claims["claims"], error)
         raise
 
@@ -125,15 +126,15 @@ def _keep_refusal(runs_dir: Path, run: str, error: FleetError) -> None:
         return
     by_signal = isinstance(error, Interrupted)
     ended = SOURCES.get(settings_of().on).ended(os.environ, signalled=by_signal)
-    if ended is None and by_signal:  # the queue has not shown who sent it, and may begin the job again
+    if ended is None and by_signal:  # it is not known who sent the signal, and the queue may begin the job again
         ended = JobEnd(error.message, error.exit_code)
     RunFolder.open(runs_dir, run).release()
     keep_refusal(runs_dir / run, not_started(error, run, runs_dir / run, ended=ended))
 
 
 def of_file(source: Source) -> dict[str, Any]:
-    """Returns the options that the inventory's file has for a queue, in a section of its name: what a site always asks
-    for. sbatch's are passed on. Raises InventoryError for others."""
+    """Returns the options for a queue in the inventory's file: a section with the source's name has what a site always
+    requests. sbatch's options are passed on. Raises InventoryError for unknown ones."""
     from fleet.engines.translate import options_of
     from fleet.inventory.fields import suggest
     from fleet.inventory.find import decode, display, find_inventory, is_yaml, read
@@ -149,7 +150,7 @@ def of_file(source: Source) -> dict[str, Any]:
     for key, value in section.items():
         name = one_spelling(key)
         if name not in (known := {*many, *options_of("sbatch")}):
-            hint = suggest(name, known) or f"options of fleet's own stand on the command line: --{name}"
+            hint = suggest(name, known) or f"fleet's own options belong on the command line: --{name}"
             raise InventoryError(f"{source.name}: no option {name}", where=display(path), hint=hint)
         if value is False:
             continue
@@ -161,7 +162,7 @@ def of_file(source: Source) -> dict[str, Any]:
 
 
 def requeue(folder: Path) -> None:
-    """Has the queue begin this job again, where the time limit ended its run and it was requested so."""
+    """Requeues this job, if the time limit ended its run and the user requested that."""
     from fleet.ops.run.kept.job import has_ended
 
     source = SOURCES.get(settings_of().on)
@@ -173,7 +174,7 @@ def requeue(folder: Path) -> None:
 def submit(
     source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], requested: dict[str, Any]
 ) -> int:
-    """Ask for hosts, wait, and look on."""
+    """Requests hosts, waits for them, and follows the run."""
     from fleet.ops.run.plan.options import name_of, read_env, read_lines
     from fleet.ops.run.submit.submit import plan_of, run
     from fleet.requests.submit import Submit, both
@@ -226,16 +227,16 @@ def submit(
         made=[f"made by fleet {__version__}; it runs under plain sbatch, too"],
     )
     plan = plan_of(request)
-    settings.hosts = settings.exclude = None  # the job's: what is typed next finds it by the run
+    settings.hosts = settings.exclude = None  # these are the job's; the next commands find the job by the run
     settings.on = INVENTORY
     if settings.dry_run:
         return write_plan(plan)
-    # SIGTERM is this command's end (a login node's, a session's), and not the wish to end the job
+    # SIGTERM ends only this command (a login node's or session's end), and not the job
     return follow(_nowhere(source.name).plan.do(plan, run), ranks, [signal.SIGTERM])
 
 
 def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
-    """Look on at the run of a job; None where it is of none."""
+    """Follows the run of a job; None if the run has no job."""
     from fleet.ops.run.submit.watch import watch, watch_of
 
     if (found := job_here(run, runs_dir)) is None:
@@ -248,7 +249,7 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
 
 
 def stop(run: str, runs_dir: Path) -> int | None:
-    """Take the job of a run out of its queue; None where it has begun, or is of none."""
+    """Cancels the job of a run; None if it has begun, or if the run has no job."""
     from fleet.ops.run.kept.job import SCRIPT, ended_in_queue, has_ended, keep_end
     from fleet.sources.queue import Standing, State
 
@@ -258,7 +259,7 @@ def stop(run: str, runs_dir: Path) -> int | None:
     run_id, job = found
     queue, folder = SOURCES.get(job.on).queue(), runs_dir / run_id
     requested = job.job, folder / SCRIPT
-    # its job takes a moment longer to end than the run
+    # the job ends a moment after its run
     standing = Standing(State.OVER) if has_ended(folder) else queue.look([requested])[requested]
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None
@@ -279,13 +280,13 @@ def _nowhere(name: str) -> Fleet:
 
 
 def _ranks_are_tasks(given: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """One rank for each task of a node, unless devices give another number."""
+    """Returns whether each node has one rank per task: no option and no devices give another number."""
     devices = any(options.get(name) for name in ("gres", "gpus_per_node"))
     return bool(options.get("ntasks_per_node")) and given["nproc_per_node"] is None and not devices
 
 
 def _typed() -> Iterator[str]:
-    """The options of this command line that are for the job."""
+    """Yields the options of this command line that are passed on to the job."""
     ctx, settings = click.get_current_context(), settings_of()
     given = {name: value for name, value in vars(settings).items() if value != getattr(type(settings), name)}
     given |= {name: value for name, value in ctx.params.items() if was_typed(ctx, name)}

@@ -1,1 +1,1 @@
-"""The terminal: what is printed."""
+"""Prints to the terminal."""

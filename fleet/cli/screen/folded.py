@@ -1,5 +1,5 @@
-"""Shows the outputs of many hosts: equal ones once, and of those that differ in a few lines which lines, and who has
-what there. Lines are bytes and stay so."""
+"""Shows the outputs of many hosts. Equal outputs are shown once. Of outputs that differ in a few lines it shows these
+lines and their hosts. Lines are bytes, and are never decoded to compare them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from fleet.model import Result, grouped
 from fleet.spool import Spooled, pieces
 
 LINE_LIMIT = 1 << 20  # a longer one is shown in pieces
-# what comparing may cost: the product of the lines that are not the same from the beginning or to the end
+# limit of a comparison: the product of the two outputs' lines, without equal ones at the beginning and the end
 WORK = 2_000_000
 
-Change = tuple[int, int, int]  # of the first output's lines: from, to; how many take their place
+Change = tuple[int, int, int]  # of the first output's lines: first, end; number of new lines
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """Lines `first` to `last` (exclusive, from 0) of the first output, and what takes their place, by output."""
+    """Holds lines `first` to `last` (exclusive, from 0) of the first output. texts: output -> its lines in that
+    place."""
 
     first: int
     last: int
@@ -46,14 +47,14 @@ def lines_of(data: bytes) -> list[bytes]:
 
 
 def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
-    """(the outputs that are nearly the first one, where they differ): by their place in `outputs`, the first one, which
-    is 0, not counted. Near is what is shorter as a difference than as a whole."""
+    """Returns (the outputs that are near the first one, the places where they differ). Outputs are indexes in
+    `outputs`; the first one, 0, is not listed. An output is near if its difference is shorter than the whole."""
     first = lines_of(outputs[0])
     near: dict[int, tuple[list[bytes], list[Change]]] = {}
     left = WORK
     for number, data in enumerate(outputs[1:], 1):
         other = lines_of(data)
-        # the ends that are the same cost nothing
+        # equal lines at the beginning and the end need no comparison
         before = len(commonprefix([first, other]))
         after = len(commonprefix([first[before:][::-1], other[before:][::-1]]))
         middle, its = first[before : len(first) - after], other[before : len(other) - after]
@@ -75,7 +76,7 @@ def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
 
 
 def _within(lines: Sequence[bytes], changes: Sequence[Change], first: int, last: int) -> tuple[bytes, ...]:
-    """Returns what the others have in the place of the first output's lines `first` to `last`, which cut through no
+    """Returns an output's lines in the place of the first output's lines `first` to `last`. These cut through no
     change."""
     before = sum(count - (end - begin) for begin, end, count in changes if begin < first)
     inside = sum(count - (end - begin) for begin, end, count in changes if first <= begin <= last)
@@ -88,14 +89,14 @@ def header(names: Sequence[str], more: str = "") -> str:
 
 
 def write_folded(results: Iterable[Result], stream: str) -> None:
-    """Print stdout (or stderr) of all hosts, identical outputs once under their node set; of those that differ in a few
-    lines from what most have, these lines."""
+    """Prints stdout (or stderr) of all hosts: equal outputs once under their node set. Of outputs that differ in a few
+    lines from the most frequent one, it prints these lines."""
     out = sys.stdout if stream == "stdout" else sys.stderr
     by_output = {data: names for data, names in groups_by(results, lambda r: getattr(r, stream)).items() if data}
     groups = list(by_output.items())
     most = max(range(len(groups)), key=lambda i: len(groups[i][1]), default=0)
     groups = [*groups[most : most + 1], *groups[:most], *groups[most + 1 :]]
-    # what is not in memory is not compared, as what is no text
+    # an output that is not in memory is not compared, and neither is one that is no text
     small = [data if isinstance(data, bytes) else b"\0" for data, _ in groups]
     near, hunks = compare(small) if len(groups) > 1 else ([], [])
     blocks: list[tuple[str, bytes | Spooled]] = [
@@ -117,7 +118,7 @@ def write_folded(results: Iterable[Result], stream: str) -> None:
 
 
 def shown(data: bytes | Spooled, out: TextIO) -> Iterator[bytes]:
-    """The pieces of what hosts wrote, as they are; whole lines, and cleaned, where `out` is a terminal."""
+    """Yields the pieces of an output unchanged. If `out` is a terminal they are whole lines, and cleaned."""
     if not terminal.interactive(out):
         yield from pieces(data)
         return
@@ -131,7 +132,7 @@ def shown(data: bytes | Spooled, out: TextIO) -> Iterator[bytes]:
 
 
 def differences(hunks: Iterable[Hunk], who: Mapping[int, Sequence[str]]) -> bytes:
-    """Each place that is not the same everywhere, and what the hosts have there."""
+    """Returns each place where the outputs differ, with the lines of the hosts there."""
     lines: list[bytes] = []
     for hunk in hunks:
         by_text = grouped((text, name) for number, text in hunk.texts.items() for name in who[number])

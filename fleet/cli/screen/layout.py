@@ -1,4 +1,4 @@
-"""Text laid out for a width in cells: lines broken at blanks only, tables that show once what repeats. Pure."""
+"""Lays out text for a width in cells: lines broken only at blanks, and tables that show repeated values once. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import click
 
 from fleet.cli.screen.terminal import cells, cut, pad
 
-# 'fleet exec -- true' is one token: a line to copy stays one line
+# 'fleet exec -- true' is one token, so that a line to copy stays on one line
 _TOKEN = re.compile(r"[(\[]?'[^']*'(?=[\s.,;:)\]]|$)\S*|\S+")
 _LABEL = re.compile(r"\s*([a-z]+: +)?")
 _COMMAND = re.compile(r"\s*(hint: |\$ )?([A-Z_]+=\S+ )*(fleet|ssh|ssh-\w+|pip|apt|sudo) ")
 GAP = "  "
-LEAST = 16  # less of a text is no help
+LEAST = 16  # a shorter piece of a text is of no use
 _GLUE = "\ue000"  # a blank inside an item
 
 
 def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
-    """The line in pieces of at most `width` cells, broken at blanks; what has no blank in it stays whole. A command
-    can be copied as it then is. indent: of the pieces after the first; None: what suits "error: ..." and
-    "  hint: ..."."""
+    """Returns the line in pieces of at most `width` cells, broken at blanks; a piece without blanks stays whole. A
+    command gets backslashes, so that it can be copied. indent: of the pieces after the first; None: the indent for
+    "error: ..." and "  hint: ..."."""
     plain = click.unstyle(line)
     if width is None or cells(plain) <= width:
         return [line]
@@ -45,7 +45,7 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
 
 
 def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """ "all hosts: user root, port 22", broken between the items as far as that will do."""
+    """Returns "all hosts: user root, port 22", broken between the items if they fit."""
     texts = [f"{name} {value}" for name, value in pairs]
     glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in texts]
     return [line.replace(_GLUE, " ") for line in wrap(lead + ", ".join(glued), width, 4)]
@@ -61,11 +61,11 @@ def table(
     once: str = "",
     shorten: bool = False,
 ) -> list[str]:
-    """Rows in aligned columns; a column that is empty in every row is left out. Cells may hold several lines.
+    """Returns rows in aligned columns, without columns that are empty in every row. Cells may hold several lines.
 
-    once: with more than one row, columns after the first `keys` that are equal in all rows leave the table. They are
-    then a line below it that begins with this. shorten: of the last column the beginning will do. What does not fit
-    `width` then becomes a paragraph a row, broken at blanks."""
+    once: with more than one row, columns after the first `keys` that are equal in all rows leave the table. They become
+    a line below it that begins with this text. shorten: the last column may be cut. If the table does not fit `width`
+    then, each row becomes a paragraph."""
     all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []
@@ -90,7 +90,7 @@ def table(
 
 
 def in_columns(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequence[bool] | None = None) -> list[str]:
-    """A row of cells, each of several lines, in columns of these sizes. ends: those that are flush right."""
+    """Returns a row of cells, each of several lines, in columns of these sizes. ends: which columns are flush right."""
     ends = ends or [False] * len(sizes)
     return [
         GAP.join(pad(cell, size, right=end) for cell, size, end in zip(line, sizes, ends, strict=True)).rstrip()
@@ -99,7 +99,7 @@ def in_columns(row: Sequence[Sequence[str]], sizes: Sequence[int], ends: Sequenc
 
 
 def _paragraph(titles: Sequence[str], row: Sequence[str], keys: int, width: int) -> list[str]:
-    """ "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
+    """Returns "0  gpu01" and below it, indented, "address 203.0.113.10, user root, ..."."""
     head = GAP.join(cell for cell in row[:keys] if cell)
     rest = [(title.lower(), " ".join(cell.split())) for title, cell in zip(titles, row, strict=True)]
     filled = [(title, cell) for title, cell in rest[keys:] if cell]

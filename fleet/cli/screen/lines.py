@@ -1,7 +1,7 @@
-"""The lines of ranks: taken apart and written; tracebacks among them held back.
+"""Splits the output of ranks into lines and writes them, and holds back tracebacks.
 
-Tracebacks of ranks are held back for a moment: those that end the run are shown once, by its summary; of others, and
-of those that end an attempt, each is shown once, whatever number of ranks it came from."""
+Tracebacks of ranks are held back for a moment. Those that end the run are shown once, by its summary. Any other is
+shown once, however many ranks wrote it; those that end an attempt, too."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LINE_LIMIT = 64 << 10
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta", "bright_blue")
 
 FOLD_SECONDS, MOST_FOLDED = 0.2, 2000  # lines
-HOLD_SECONDS = 3.0  # in which a rank that failed has ended, mostly
-REPEAT_SECONDS = 30.0  # after which an equal one is news
+HOLD_SECONDS = 3.0  # a rank that failed has mostly ended by then
+REPEAT_SECONDS = 30.0  # after that time an equal traceback is shown again
 MAX_LINES = 5000
 
 Stream = tuple[str, int]  # host, rank
@@ -42,7 +42,7 @@ class Lines:
         self.shown_at = 0.0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now. A line that a progress bar rewrote counts in its last state."""
+        """Returns the lines that are complete now. A line that a progress bar rewrote has its last state."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > LINE_LIMIT and b"\r" not in self.rest[-LINE_LIMIT:]:
             lines, self.rest = [*lines, self.rest], b""
@@ -55,19 +55,20 @@ class Lines:
 
 
 class Streams:
-    """Holds the lines of each stream, as (host, rank, name), and the order of hosts. names: of the first ones."""
+    """Holds the lines of each stream (host, rank, name), and the order of hosts. names: the first hosts in that
+    order."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._places = {name: place for place, name in enumerate(names)}
         self.all: dict[Key, Lines] = {}
-        self._last: tuple[Output, bytes] | None = None  # the last output, and the half line of its stream before it
+        self._last: tuple[Output, bytes] | None = None  # the last output, and its stream's unfinished line before that
 
     def tint(self, host: str) -> int:
-        """Returns the number by which a host's colour is chosen."""
+        """Returns the number that selects a host's colour."""
         return self._places.setdefault(host, len(self._places))
 
     def feed(self, event: Output) -> list[bytes]:
-        """Returns the lines that are whole now."""
+        """Returns the lines that are complete now."""
         lines = self._of(event)
         self._last = event, lines.rest
         return lines.feed(event.data)
@@ -76,15 +77,15 @@ class Streams:
         return self.all.setdefault((event.host, event.rank, event.stream), Lines())
 
     def halves(self, event: Event | None) -> list[Output]:
-        """Returns what no line end has come for, as it came. event: it is shown again, and is taken out if it was the
-        last output."""
+        """Returns the unfinished lines of all streams, unchanged. event: will be shown again; if it was the last
+        output, its part is taken out."""
         if self._last is not None and self._last[0] is event:
             self._of(self._last[0]).rest = self._last[1]
         return [Output(host, name, of.rest, rank) for (host, rank, name), of in self.all.items() if of.rest]
 
 
 def rests(streams: Mapping[Key, Lines]) -> Iterator[tuple[str, int | None, Name, bytes]]:
-    """Yields what no line end has come for, once: host, rank, stream, and what a terminal would show of it."""
+    """Yields the unfinished lines, and clears them: host, rank, stream, and what a terminal would show of the line."""
     for (host, rank, stream), lines in streams.items():
         if lines.rest:
             rest, lines.rest = lines.rest, b""
@@ -98,7 +99,8 @@ def last_state(line: bytes) -> bytes:
 
 
 def label(host: str, rank: int | None, tint: int | None, out: TextIO) -> str:
-    """Returns "[gpu01:0] ", in the colour of its host where `out` shows colours. tint: None: of several hosts."""
+    """Returns "[gpu01:0] ", in the colour of its host if `out` shows colours. tint: see Streams.tint(); None for
+    several hosts."""
     text = f"[{host}]" if rank is None else f"[{host}:{rank}]"
     return (
         f"{click.style(text, fg=COLOURS[tint % len(COLOURS)]) if tint is not None and terminal.colored(out) else text} "
@@ -106,20 +108,21 @@ def label(host: str, rank: int | None, tint: int | None, out: TextIO) -> str:
 
 
 def on(out: TextIO, text: bytes) -> bytes:
-    """Returns a node's output as `out` is to have it: byte for byte where that is no terminal."""
+    """Returns a node's output for `out`: unchanged, or cleaned if that is a terminal."""
     if not terminal.interactive(out):
         return text
     return clean_output(text.decode("utf-8", "replace"), terminal.colored(out)).encode()
 
 
 def write_line(lead: str, line: bytes, out: TextIO) -> None:
-    """Writes a line of a node, byte for byte where `out` is no terminal. lead: what is put before it."""
+    """Writes a line of a node; unchanged unless `out` is a terminal. lead: the text before it."""
     out.buffer.write(lead.encode() + on(out, line) + b"\n")
     out.buffer.flush()
 
 
 def show_bare(event: Event) -> None:
-    """Shows it though there is a fault in what should: nothing in it drives a terminal."""
+    """Shows an event after a fault in the code that shows it otherwise. Only ASCII is written, which cannot control a
+    terminal."""
     if isinstance(event, Output):
         out = sys.stdout if event.stream == "stdout" else sys.stderr
         out.writelines(f"[{event.host}:{event.rank}] {ascii(line)[2:-1]}\n" for line in event.data.splitlines())
@@ -130,7 +133,7 @@ def show_bare(event: Event) -> None:
 
 @dataclass
 class _Held:
-    """A line that is held back. ranks: those that wrote it."""
+    """A line that is held back. number: its place in the order. since: when it arrived. ranks: those that wrote it."""
 
     number: int
     since: float
@@ -140,8 +143,8 @@ class _Held:
 
 
 class Folding:
-    """Holds whole lines back for FOLD_SECONDS, so that one which several ranks write in that time is shown once. The
-    lines of each rank stay in their order."""
+    """Holds complete lines back for FOLD_SECONDS. A line that several ranks write in that time is shown once. The lines
+    of each rank stay in order."""
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()  # in order: their numbers have no gap
@@ -150,7 +153,7 @@ class Folding:
         self._count = 0
 
     def feed(self, rank: Stream, stream: Name, line: bytes, now: float) -> None:
-        """Takes a line in. It joins the first equal one that came after its rank's last."""
+        """Adds a line. It joins the first equal line that is later than its rank's last one."""
         same = self._same.setdefault((stream, line), deque())
         place = bisect(same, self._last.get(rank, 0))
         if place == len(same):
@@ -161,8 +164,8 @@ class Folding:
         self._last[rank] = same[place]
 
     def due(self, now: float, everything: bool = False) -> Iterator[tuple[Name, bytes, list[Stream]]]:
-        """Yields what to show by now: (stream, line, the ranks that wrote it). Each is held until the next is
-        requested: one that cannot be shown is not lost."""
+        """Yields the lines to show now: (stream, line, the ranks that wrote it). Each stays held until the caller
+        requests the next one, so that a line that could not be shown is not lost."""
         while self.ready(now, everything):
             it = self._held[0]
             yield it.stream, it.line, it.ranks
@@ -174,30 +177,30 @@ class Folding:
 
     @property
     def full(self) -> bool:
-        """Returns whether more is held than may be."""
+        """Returns whether too many lines are held."""
         return len(self._held) > MOST_FOLDED
 
     def ready(self, now: float, everything: bool = False) -> bool:
-        """Returns whether there is something to show."""
+        """Returns whether a line is to be shown."""
         return bool(self._held) and (everything or self.full or self.left(now) <= 0)
 
     def left(self, now: float) -> float:
-        """Returns the seconds until something is due; without limit where nothing is held."""
+        """Returns the seconds until a line is due; infinity if none is held."""
         return self._held[0].since + FOLD_SECONDS - now if self._held else inf
 
 
 class Tracebacks:
-    """Holds back what ranks write to stderr, from the head of a traceback on, until it is due. stopping: the run stops
-    by now."""
+    """Holds back the ranks' stderr from the header of a traceback on, until it is due. stopping: the run is being
+    stopped."""
 
     def __init__(self) -> None:
         self.stopping = False
         self._held: dict[Stream, tuple[float, list[bytes]]] = {}
         self._shown: dict[str, float] = {}
-        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # what the summary shows, or else the next attempt
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # shown by the summary or before the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
-        """Returns those of these lines to show at once."""
+        """Returns the lines to show at once."""
         if stream in self._held:
             self._held[stream][1].extend(lines)
             return []
@@ -207,7 +210,7 @@ class Tracebacks:
         return lines[:at]
 
     def due(self, now: float, everything: bool = False) -> tuple[list[tuple[Stream, bytes]], list[list[Stream]]]:
-        """(lines to show by now, the ranks that had a traceback that was shown of another: a list for each)."""
+        """Returns (lines to show now, a list of ranks for each traceback that was shown already)."""
         lines: list[tuple[Stream, bytes]] = []
         repeated: dict[str, list[Stream]] = {}
         ready = [
@@ -232,7 +235,7 @@ class Tracebacks:
         return lines, list(repeated.values())
 
     def restarts(self) -> None:
-        """There is no summary of this attempt: all that is held is due now, before the next one speaks."""
+        """Makes all held lines due, before the next attempt begins: this attempt has no summary."""
         self.stopping = False
         for stream, part in self._ended.values():
             since, held = self._held.get(stream, (-HOLD_SECONDS, []))
@@ -251,14 +254,14 @@ def _text(line: bytes) -> str:
 
 
 def who(ranks: Iterable[int], hosts: Iterable[str]) -> str:
-    """Ranks for people: ranks 0-30 on gpu[1-4]."""
+    """Returns ranks for people: "ranks 0-30 on gpu[1-4]"."""
     ranks = list(ranks)
     listed = fold(map(str, ranks)).strip("[]")
     return f"rank{'s' * (len(ranks) > 1)} {listed} on {fold(hosts)}"
 
 
 def write_folded(ranks: Sequence[Stream], line: bytes, out: TextIO, tint: Callable[[str], int]) -> None:
-    """Writes the line of one rank, or of several ranks at once. tint: by host."""
+    """Writes a line of one rank, or one line for several ranks. tint: host -> the number that selects its colour."""
     hosts = {host for host, _ in ranks}
     who, number = (ranks_text(rank for _, rank in ranks), None) if len(ranks) > 1 else ranks[0]
     write_line(label(who, number, tint(ranks[0][0]) if len(hosts) == 1 else None, out), line, out)

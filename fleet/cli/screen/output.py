@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from fleet.events import Notice
     from fleet.ops.plans import Line, Plan
 
-MANY = 20  # files of a plan; a longer list is cut without -v
+MANY = 20  # files of a plan that are listed without -v
 
-# what drives a terminal, begins another line, or turns the direction of reading
+# characters that control a terminal, begin another line, or change the direction of reading
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SHOWN = {"\n": "\\n", "\r": "\\r", "\t": " "}
 _COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
@@ -40,29 +40,29 @@ def _show(found: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Text from elsewhere made safe to print, as one line: what is no plain character is shown, as \\n or \\xNN."""
+    """Returns untrusted text as one line that is safe to print. Control characters are shown as \\n or \\xNN."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return _CONTROL.sub(_show, text)
 
 
 def clean_lines(text: str) -> str:
-    """The same for text that may have several lines."""
+    """Returns clean() text that keeps its lines."""
     return "\n".join(map(clean, text.split("\n")))
 
 
 def clean_message(text: str) -> str:
-    """The same for a message, in which another program's output may have several lines: as one."""
+    """Returns a message as one clean() line. Another program's output in it may have several lines."""
     return clean(re.sub(r"\s*\n\s*", " ", text.strip()))
 
 
 def without_colours(text: str) -> str:
-    """For a line that is cut to its width."""
+    """Returns clean() text without colours, so that it can be cut to a width."""
     return clean(_COLOUR.sub("", text))
 
 
 def clean_output(text: str, colours: bool) -> str:
-    """Returns the output of a rank or a command for a terminal: lines and tabs stay, and colours, which end with their
-    line."""
+    """Returns the output of a rank or a command for a terminal. It keeps lines, tabs and colours; colours end with
+    their line."""
     text = text if colours else _COLOUR.sub("", text)
     lines = []
     for line in text.split("\n"):
@@ -73,7 +73,8 @@ def clean_output(text: str, colours: bool) -> str:
 
 
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
-    """A line of results on stdout, above the live lines; on a terminal broken at blanks, with an indent."""
+    """Writes a line of results to stdout, above the live lines. On a terminal it is broken at blanks, with an
+    indent."""
     out = sys.stderr if err else sys.stdout
     width = terminal.width(out) if wrap else None
     if width is not None:
@@ -83,7 +84,7 @@ def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
 
 
 def inform(text: str, hint: str | None = None, *, wrap: bool = True, **may: bool) -> None:
-    """Writes a remark on stderr, and the hint below it. may: as for proposed()."""
+    """Writes a message to stderr, and the hint below it. may: see proposed()."""
     echo(text, err=True, wrap=wrap)
     advise(hint, **may)
 
@@ -95,25 +96,25 @@ def advise(hint: str | None, **may: bool) -> None:
 
 
 def remark(text: str) -> None:
-    """Writes what neither -q nor --json has."""
+    """Writes a message to stderr, unless -q or --json is given."""
     if not settings_of().silent:
         inform(text)
 
 
 def detail(text: str) -> None:
-    """Writes what -v has, and --json has not."""
+    """Writes a message to stderr with -v, unless --json is given."""
     if settings_of().verbose and not settings_of().json:
         inform(text)
 
 
 def write_table(titles: Sequence[str], rows: Sequence[Sequence[str]], **form: Any) -> None:
-    """Writes a table on stdout, as wide as that is. form: as for layout.table."""
+    """Writes a table to stdout, at most as wide as the terminal. form: see layout.table()."""
     for line in table(titles, rows, terminal.width(sys.stdout), **form):
         echo(line, wrap=False)
 
 
 def write_pairs(pairs: Iterable[tuple[str, str]], lead: str = "") -> None:
-    """Writes names and what they mean, side by side on stdout."""
+    """Writes names and their meanings to stdout, in two columns."""
     rows = list(pairs)
     width = max((len(name) for name, _ in rows), default=0)
     for name, meaning in rows:
@@ -125,7 +126,7 @@ _collected: list[list[Any]] = []  # innermost last
 
 @contextmanager
 def collecting() -> Iterator[list[Any]]:
-    """The JSON documents that would be written to stdout meanwhile."""
+    """Yields a list that gets the JSON documents written within the block, instead of stdout."""
     _collected.append([])
     try:
         yield _collected[-1]
@@ -134,7 +135,7 @@ def collecting() -> Iterator[list[Any]]:
 
 
 def write_json(document: Mapping[str, Any]) -> None:
-    """One JSON document (or one JSON line) on stdout. What is large in it is written piece by piece."""
+    """Writes one JSON document (or one JSON line) to stdout. Large texts in it are written in pieces."""
     if _collected:
         _collected[-1].append(in_document(document))
         return
@@ -159,7 +160,7 @@ def write_json(document: Mapping[str, Any]) -> None:
 
 
 def write_notice(notice: Notice) -> None:
-    """A JSON line for each of its records, or one of its own where it has none."""
+    """Writes a JSON line for each record of the notice. A notice without records is written itself."""
     plain = {
         "event": "notice",
         "time": notice.time,
@@ -173,25 +174,25 @@ def write_notice(notice: Notice) -> None:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Host names folded to a node set, "gpu[01-04]"."""
-    from fleet.inventory.nodeset import fold as folded  # ClusterShell takes its time to load
+    """Returns host names folded to a node set, "gpu[01-04]"."""
+    from fleet.inventory.nodeset import fold as folded  # ClusterShell is slow to load
 
     return folded(names)
 
 
 def groups_by(results: Iterable[Result], key: Any) -> dict[Any, list[str]]:
-    """{key(result): [host names]}, in order of first appearance."""
+    """Returns {key(result): [host names]}, in order of first appearance."""
     return grouped((key(result), result.host) for result in results)
 
 
 def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> None:
-    """One line for all hosts for which it is the same."""
+    """Writes one line for all hosts with the same text."""
     for text, names in groups_by(results, line).items():
         echo(f"{click.style(fold(names), bold=True)}: {clean(text)}")
 
 
 def _ended(result: Result) -> str:
-    """Returns which of a task's commands it was, and its place in the file."""
+    """Returns which command of a task ended, and its place in the file."""
     from fleet.answers.hosts import TaskEnded
 
     ended = result.read(TaskEnded)
@@ -199,11 +200,11 @@ def _ended(result: Result) -> str:
 
 
 def write_failures(report: Report) -> None:
-    """Every host that did not do well, with the reason and the hint; those of one cause are listed together, unless
-    -v requests each."""
+    """Writes the hosts that failed, with the reason and the hint. Hosts with the same cause are listed together, but
+    not with -v."""
     from fleet.rules.causes import Cause, by_cause
 
-    # those that only wait come after what keeps them from going on
+    # hosts that were held back come after the hosts that caused it
     results = sorted(report.results, key=lambda r: r.error is not None and r.error.kind in ("held", "not-sent"))
     failed = [
         (r.host, r.error.reason, r.error.hint)
@@ -221,8 +222,8 @@ def write_failures(report: Report) -> None:
 
 
 def write_report(report: Report, show: Callable[[Report], None] | None = None, *, requested: bool = False) -> int:
-    """Prints a report as JSON or as text, and returns its exit code, which the verb's command returns in turn. With -q
-    only failures, unless what is shown is what was requested."""
+    """Prints a report as JSON or as text. Returns its exit code, which the verb's command returns in turn. With -q it
+    prints only failures, unless the user requested the report."""
     if settings_of().json:
         write_json(report.as_json())
     else:
@@ -234,15 +235,15 @@ def write_report(report: Report, show: Callable[[Report], None] | None = None, *
 
 # -- plans
 def write_plan(plan: Plan, **more: Any) -> int:
-    """Prints the plan of the verb that runs, for --dry-run; returns its exit code."""
+    """Prints the plan of the running verb, for --dry-run. Returns the exit code."""
     return write_planned(the_line().verb, [host.name for host in plan.hosts], plan.describe(), plan.lines, **more)
 
 
 def write_planned(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterable[Line]], **more: Any) -> int:
-    """Prints with --json the document of a verb that did nothing yet on the hosts `names`, and its plan; else the
-    lines, those of hosts with the same text together."""
+    """Prints a plan that did nothing yet on the hosts `names`. With --json it is the verb's document with the plan,
+    else the lines; equal lines of hosts are grouped."""
     if settings_of().json:
-        deque(lines(), maxlen=0)  # what it cannot read here is refused in both forms
+        deque(lines(), maxlen=0)  # reads the plan's files: an error must show in both forms
         report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
         write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
     else:

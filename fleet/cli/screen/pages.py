@@ -1,5 +1,5 @@
-"""Pages for a browser: each is one file that needs nothing else, and runs nothing. Texts of nodes are cleaned and
-escaped, whatever a template does with them."""
+"""Makes pages for a browser. Each page is one file that needs no other and runs no script. Texts of nodes are always
+cleaned and escaped, whatever a template does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PAGES = Path(__file__).parent / "templates"
 WIDTH, HEIGHT = 300.0, 100.0  # of a plot, in its own units
-# of what was measured: its name, a short title, a title, its text
+# for each measurement: its name, short title, title, formatter
 COLUMNS = (
     ("use", "GPU", "GPUs in use, mean", "{:.0f} %".format),
     ("power", "POWER", "power, mean", "{:.0f} W".format),
@@ -33,14 +33,14 @@ COLUMNS = (
 
 
 def page(template: str, **values: Any) -> str:
-    """Returns the page that a template makes of these values."""
-    import jinja2  # which takes as long as all else of most commands
+    """Returns the page of a template with these values."""
+    import jinja2  # slow: it takes as long as the rest of most commands
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: clean_lines(value) if type(value) is str else value,  # what is safe has its own type
+        finalize=lambda value: clean_lines(value) if type(value) is str else value,  # safe text has its own type
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -97,7 +97,7 @@ def report_page(report: RunReport) -> str:
 
 
 def _steps(points: Sequence[Mapping[str, float]], name: str, top: float, start: float, span: float) -> Iterator[str]:
-    """Yields the steps of an SVG path; where the value is not known, the line is interrupted."""
+    """Yields the steps of an SVG path. The line has a gap where the value is not known."""
     letter = "M"
     for point in points:
         if name not in point:
@@ -109,7 +109,7 @@ def _steps(points: Sequence[Mapping[str, float]], name: str, top: float, start: 
 
 
 def clock(at: float, form: str = "%-d %b %Y %H:%M:%S") -> str:
-    """Returns a time of day of this machine."""
+    """Returns a time in this machine's time zone."""
     try:
         return time.strftime(form, time.localtime(at))
     except (OverflowError, ValueError, OSError):
@@ -122,7 +122,7 @@ def kind(seen: RankSeen) -> str:
 
 
 def ending(attempt: AttemptSeen, seen: RankSeen) -> str:
-    """Returns the same as a sentence."""
+    """Returns how a rank ended, as a sentence."""
     how = f"signal {seen.signal}" if seen.signal else f"exit code {seen.status}" if seen.known else "no end known"
     return (
         f"rank {seen.rank} on {seen.host}, attempt {attempt.attempt}: {how} after {seconds(seen.ended - attempt.began)}"

@@ -1,5 +1,5 @@
-"""One live line on a terminal for work that spreads over hosts, naming those that it still waits for, and remarks
-above it; elsewhere the remarks, and one line when it takes long."""
+"""Shows work on many hosts. On a terminal it has one live line with the hosts that are still at work, and messages
+above it. Elsewhere it has the messages, and one line if the work takes long."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fleet.model import Inventory
 from fleet.rules.units import few, size_text
 from fleet.transport.base import Transport
 
-FIRST_SECONDS = 0.4  # what is over by then needs no line
-NAMES_SECONDS = 1.0  # from then on the hosts that are not through are named
-PLAIN_SECONDS = 10.0  # where no line can be drawn over: when to print once what it waits for
-FEW, FOLD_SHARE = 64, 20  # naming more hosts than that costs time: at most a twentieth of it goes there
-BAR, WIDE = 20, 160  # a bar's cells, on a terminal of so many columns
-LEAST_NAME = 8  # where there is not even room for this much of the names, they are left out
+FIRST_SECONDS = 0.4  # shorter work has no line
+NAMES_SECONDS = 1.0  # from then on the line names the hosts at work
+PLAIN_SECONDS = 10.0  # without live lines: when the line is printed, once
+FEW, FOLD_SHARE = 64, 20  # folding more names is slow: it may take a twentieth of the time
+BAR, WIDE = 20, 160  # a bar's cells, on a terminal with that many columns
+LEAST_NAME = 8  # names are left out if there is less room
 
 
 class ProgressLine(terminal.Ticking):
-    """An Emit: sums Progress events over hosts, knows who is not through, prints notices; nothing at all with -q and
-    --json.
+    """Shows progress; it is an Emit. It sums Progress events over hosts, records which hosts are done, and prints
+    notices. With -q and --json it prints nothing.
 
-    Work may go over the hosts several times, to ask, to send, to install: each round has its own count. A context
-    manager: the line is drawn by a thread of its own, so that it goes on while nothing happens."""
+    Work may go over the hosts several times (to ask, to send, to install): each round has its own count. It is a
+    context manager: a separate thread draws the line, so that it changes even without events."""
 
-    info = ""  # what is put before a notice that is no warning
+    info = ""  # text before a notice of level info
 
     def __init__(self, what: str = "") -> None:
         self._what, self._quiet = what, settings_of().silent
@@ -58,7 +58,7 @@ class ProgressLine(terminal.Ticking):
         self.feed(event)
 
     def feed(self, event: Event) -> None:
-        """Only what the line is made of."""
+        """Updates the line, and prints no notice."""
         with self._lock:
             if isinstance(event, Round):
                 for last in (self._at_work, self._through, self._failed, self._last):
@@ -83,13 +83,13 @@ class ProgressLine(terminal.Ticking):
             terminal.draw(self.lines(now))
 
     def remind(self, now: float) -> None:
-        """Prints, once, what takes so long, where no line can be drawn over."""
+        """Prints the line once if the work takes long, for a terminal without live lines."""
         if not self._reminded and now - self._made >= PLAIN_SECONDS and (lines := self.lines(now)):
             self._reminded = True
             inform(lines[0])
 
     def lines(self, now: float) -> list[str]:
-        """Returns what is shown at `now`: one line, or none where no work is under way."""
+        """Returns the lines for the time `now`: one, or none if no work runs."""
         with self._lock:
             seconds = now - self._begun
             if not self._hosts and not self._last:
@@ -102,7 +102,7 @@ class ProgressLine(terminal.Ticking):
             )
             line = self._line(details, names, seconds)
             room = terminal.width(sys.stderr)
-            if room is not None and names:  # rather the names are cut than what follows them
+            if room is not None and names:  # the names are cut, not the text after them
                 fits = min(terminal.cells(names), terminal.cells(names) - terminal.cells(line) + room - terminal.EDGE)
                 short = terminal.cut(names, fits, "...") if fits >= min(LEAST_NAME, terminal.cells(names)) else ""
                 line = self._line(details, short, seconds)
@@ -112,7 +112,7 @@ class ProgressLine(terminal.Ticking):
         return any(event.unit == "count" for event in self._last.values())
 
     def _line(self, details: list[str], names: str, seconds: float) -> str:
-        """ "installing: waiting for gpu[07,12] (2 of 64), gpu03 failed ... 4 s"."""
+        """Returns "installing: waiting for gpu[07,12] (2 of 64), gpu03 failed ... 4 s"."""
         at, of = len(self._at_work), len(self._hosts)
         parts = [] if names or self._counted() else [f"{len(self._through)} of {of} hosts"]
         parts += details
@@ -126,7 +126,7 @@ class ProgressLine(terminal.Ticking):
     def details(self, seconds: float) -> list[str]:
         """Returns the line's part about amounts, `seconds` after the beginning of the round."""
         total = sum(event.total or 0 for event in self._last.values())
-        # a host that is through may have needed less than was thought
+        # a host that is done may have needed less than its total
         done = sum((at.total or at.done) if host in self._through else at.done for host, at in self._last.items())
         if not total:
             return []
@@ -138,7 +138,7 @@ class ProgressLine(terminal.Ticking):
         return [f"{self._what} {share} of {size_text(total)}, {size_text(rate)}/s{left}"]
 
     def _names(self) -> str:
-        """The hosts at work, folded."""
+        """Returns the hosts at work, folded."""
         again, known, text = self._named
         names = frozenset(self._at_work)
         if names != known and (len(names) <= FEW or time.monotonic() >= again):
@@ -150,16 +150,16 @@ class ProgressLine(terminal.Ticking):
 
 
 def bar(share: float, least: int = 1) -> str:
-    """ "[###-------] " on a terminal of at least so many columns; nothing elsewhere."""
+    """Returns "[###-------] " on a terminal with at least that many columns; elsewhere an empty text."""
     columns = terminal.width(sys.stderr) or 0
     size = BAR * columns // WIDE if columns >= least else 0
     full = int(size * min(1.0, share))
     return f"[{'#' * full}{'-' * (size - full)}] " if size else ""
 
 
-# -- what -v adds to every verb: where each host was reached, how long it took, and where a fault of fleet itself is
+# -- what -v adds to every verb: each host's address and time, and the traceback of a fault in fleet
 def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callable[[str], None] = inform) -> Emit:
-    """The Emit; with -v one that passes all on to it, and reports each host that is through."""
+    """Returns the Emit. With -v it returns one that also reports each host that is done."""
     if not settings_of().verbose or settings_of().json:
         return emit
     begun: dict[str, tuple[float, str]] = {}
@@ -173,7 +173,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
             since, what = begun.pop(event.host, (time.monotonic(), ""))
             error = event.result.error
             how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
-            what = what if what != "connecting" else ""  # how everything begins
+            what = what if what != "connecting" else ""  # every task begins with it
             took = f"{time.monotonic() - since:.2f} s"
             parts = [place(event.host, inventory, transport), what, took, how]
             say(clean(f"{event.host}: {', '.join(part for part in parts if part)}"))
@@ -184,7 +184,8 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
 
 
 def place(name: str, inventory: Inventory, transport: Transport) -> str:
-    """ "root@10.0.0.1:22": the inventory over ~/.ssh/config over defaults, as far as this transport knows of such."""
+    """Returns "root@10.0.0.1:22", by the inventory, then ~/.ssh/config, then defaults; an empty text if this transport
+    has no addresses."""
     with suppress(FleetError, KeyError):
         return str(transport.resolve(inventory.host(name)) or "")
     return ""

@@ -1,5 +1,4 @@
-"""Decides what a stream may show, alone of all modules; draws the lines at the bottom of a terminal that are drawn
-over."""
+"""Decides what a stream may show; no other module does. Draws the live lines at the bottom of a terminal."""
 
 from __future__ import annotations
 
@@ -22,11 +21,12 @@ _STYLE = re.compile(r"\x1b\[[\d;]*m")
 POLL_SECONDS = 0.2
 TICK_SECONDS = 0.1
 NOTE_SECONDS = 1
-EDGE = 3  # cells that the last live line leaves free: a Ctrl-C that is typed shows as ^C after it
+EDGE = 3  # cells that the last live line leaves free: a typed Ctrl-C shows as ^C there
 
 
 def interactive(stream: Any) -> bool:
-    """A terminal, whatever it can do: a user looks at it, and must not be shown control characters of others."""
+    """Returns whether the stream is a terminal, of any kind. A user reads it, so it must not get control characters of
+    others."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -38,23 +38,23 @@ def _dumb() -> bool:
 
 
 def colored(stream: Any) -> bool:
-    """Is true where colours reach it: see no-color.org; some terminals know none."""
+    """Returns whether the stream shows colours: see no-color.org; some terminals cannot."""
     return interactive(stream) and not _dumb() and not os.environ.get("NO_COLOR")
 
 
 def live(stream: Any) -> bool:
-    """Is true where lines may be drawn over. The log of a CI job keeps every state of them, even where it is a
+    """Returns whether lines may be redrawn. The log of a CI job keeps every state of a line, even if it is a
     terminal."""
     return interactive(stream) and not _dumb() and os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
 def width(stream: Any) -> int | None:
-    """Cells of a line; None where no terminal limits it."""
+    """Returns the cells of a line; None if the stream is no terminal."""
     return size(stream)[0] if interactive(stream) else None
 
 
 def size(stream: Any) -> tuple[int, int]:
-    """(columns, rows); $COLUMNS and $LINES win, as everywhere."""
+    """Returns (columns, rows). $COLUMNS and $LINES win, as in other programs."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def size(stream: Any) -> tuple[int, int]:
 
 
 def cells(text: str) -> int:
-    """Columns that a text takes: two for a CJK letter, none for a combining accent or a colour."""
+    """Returns the columns that a text takes: two for a CJK letter, none for a combining accent or a colour."""
     if "\x1b" in text:
         text = _STYLE.sub("", text)
     if text.isascii():
@@ -76,7 +76,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, limit: int, end: str = "") -> str:
-    """The text in at most `limit` cells; `end` marks where something was cut off."""
+    """Returns the text in at most `limit` cells; `end` marks a cut."""
     if cells(text) <= limit:
         return text
     from rich.cells import set_cell_size
@@ -85,13 +85,13 @@ def cut(text: str, limit: int, end: str = "") -> str:
 
 
 def pad(text: str, size: int, *, right: bool = False) -> str:
-    """The text with blanks to `size` cells."""
+    """Returns the text with blanks to `size` cells."""
     blanks = " " * (size - cells(text))
     return blanks + text if right else text + blanks
 
 
 class _Bottom:
-    """The live lines at the bottom of stderr. Every writer to the terminal writes inside `aside`."""
+    """The live lines at the bottom of stderr. Everything that writes to the terminal writes inside `aside`."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -100,10 +100,11 @@ class _Bottom:
         self.noted = False
 
     def erasure(self) -> str:
-        """From where the first of them begins: a terminal that was made narrower has broken them again."""
+        """Returns the control characters that erase the live lines. A terminal that became narrower has wrapped them
+        again."""
         columns = size(sys.stderr)[0]
         rows = sum(max(1, -(-cells(line) // columns)) for line in self.shown)
-        # row by row: tmux keeps what \x1b[J takes from its first row on as if it had scrolled off
+        # row by row: \x1b[J from the first row on would put the lines into tmux's history
         return "\r\x1b[2K" + "\x1b[A\x1b[2K" * (rows - 1) if self.shown else ""
 
 
@@ -111,8 +112,8 @@ _bottom = _Bottom()
 
 
 def draw(lines: Sequence[str]) -> None:
-    """Put these in the place of the live lines; none takes them away. They are cut so that no line wraps and all of
-    them are on the screen: what has scrolled off cannot be drawn over."""
+    """Replaces the live lines by these; no lines remove them. They are cut so that no line wraps, and that all are on
+    the screen: lines that scrolled off cannot be redrawn."""
     columns, rows = size(sys.stderr)
     if len(lines) >= rows:
         lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
@@ -120,7 +121,7 @@ def draw(lines: Sequence[str]) -> None:
     fitting, bottom = [cut(line.expandtabs(), end) for line, end in zip(lines, ends, strict=bool(lines))], _bottom
     with bottom.lock:
         if not bottom.held and fitting != bottom.shown:
-            # at once, so that it does not flicker; no newline after the last: it could scroll
+            # one write, so that it does not flicker; no newline at the end, which could scroll
             sys.stderr.write(bottom.erasure() + "\n".join(fitting))
             sys.stderr.flush()
             bottom.shown = fitting
@@ -128,7 +129,7 @@ def draw(lines: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """The live lines are gone while this writes; they come back below it."""
+    """Removes the live lines while the block writes; they come back below its output."""
     bottom = _bottom
     with bottom.lock:
         draw([])
@@ -141,7 +142,7 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def prompt() -> Iterator[None]:
-    """A question is on the terminal: the live lines are gone until it is answered, and no thread waits for that."""
+    """Removes the live lines while a question is on the terminal. No other thread waits for the answer."""
     bottom = _bottom
     with aside():
         bottom.held += 1
@@ -153,17 +154,17 @@ def prompt() -> Iterator[None]:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends fleet at once, from a signal handler, too; no live line stays."""
+    """Ends fleet at once, also from a signal handler, and removes the live lines."""
     _bottom.held += 1
     note("")
     os._exit(code)
 
 
 def note(text: str) -> None:
-    """A line, or only the live lines' end, from a signal handler: in a thread of its own, since a terminal that no
-    process drains would hold the handler up for good, and not for NOTE_SECONDS; without a lock and not through
-    sys.stderr, which the main thread may be writing to. Waited for, so that it comes before the next one, and before
-    fleet ends."""
+    """Writes a line from a signal handler and removes the live lines; an empty text only removes them. A separate
+    thread writes it, because a terminal that no process reads would block the handler forever. It takes no lock and
+    does not use sys.stderr, which the main thread may be writing to. It waits for NOTE_SECONDS at most, so that the
+    line comes before the next one and before fleet ends."""
     erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
     data = f"{erasure}{text}{chr(10) * bool(text)}".encode()
     writer = threading.Thread(target=os.write, args=(2, data), name="say", daemon=True)
@@ -172,23 +173,23 @@ def note(text: str) -> None:
 
 
 def block() -> None:
-    """Have a slow reader of our output waited for, and no line lost: an ssh, or another program that the same pipe
-    was given to, may have made it one that takes nothing when it is full."""
+    """Makes our output blocking, so that a slow reader loses no line. An ssh, or another program with the same pipe,
+    may have made it non-blocking."""
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             os.set_blocking(fd, True)
 
 
 def stopped() -> bool:
-    """Is true where a reader that takes nothing is given up soon: a terminal that is stopped, and any reader after an
+    """Returns whether a reader that reads nothing is given up soon: a stopped terminal, and any reader after an
     interrupt. A pager or a busy program at the other end of a pipe mostly continues."""
     terminals = [fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if interactive(stream)]
     return _bottom.noted or len(select.select([], terminals, [], 0)[1]) < len(terminals)
 
 
 def give_up() -> None:
-    """The terminal is stopped for good, and a thread hangs in writing to it: the locks of our files must not keep fleet
-    from ending."""
+    """Gives up a terminal that is stopped while a thread hangs in a write to it. The locks of our streams must not keep
+    fleet from ending."""
     global _bottom
     _bottom = _Bottom()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -197,7 +198,7 @@ def give_up() -> None:
 
 
 def report_fault(fault: Exception) -> None:
-    """Once, of a fault in what only shows: the work goes on."""
+    """Reports a fault in code that only shows something: the work goes on."""
     text = "".join(traceback.format_exception_only(fault)).strip().splitlines()[-1]
     with aside():
         sys.stderr.write(f"warning: a fault in what fleet shows here: {text}; the work goes on. Please report it\n")
@@ -205,8 +206,8 @@ def report_fault(fault: Exception) -> None:
 
 
 class Ticking:
-    """Something live: `tick` is called every TICK_SECONDS by a thread of its own, as long as it lasts, and the live
-    lines are gone after it."""
+    """Something live. A separate thread calls `tick` every TICK_SECONDS within the block, and removes the live lines
+    after it."""
 
     def __init__(self, on: bool = True) -> None:
         self._over, self.on = threading.Event(), on
@@ -223,7 +224,7 @@ class Ticking:
             self._ticker.join()
 
     def tick(self) -> None:
-        """Draw what is to be seen now."""
+        """Draws the current state."""
 
     def _run(self) -> None:
         try:
@@ -238,7 +239,7 @@ class Ticking:
 
 # -- single keys while something runs ------------------------------------------------------------------------
 def _in_foreground() -> bool:
-    """Is true where we may touch the terminal of stdin: a process that does so in the background is stopped."""
+    """Returns whether we may change the terminal of stdin: a process in the background would be stopped."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -247,7 +248,7 @@ def _in_foreground() -> bool:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """The terminal of stdin is in the same mode afterwards, whatever became of the process that changed it."""
+    """Restores the mode of stdin's terminal after the block, whatever happened to the process that changed it."""
     before = termios.tcgetattr(0) if interactive(sys.stdin) else None
     try:
         yield
@@ -258,8 +259,8 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
-    """While it lasts, a key calls its handler, in a thread of its own; others do nothing. Ctrl-C is what it always is.
-    Nothing of it where stdin is no terminal of ours."""
+    """Calls a key's handler, in a separate thread, within the block. Other keys do nothing; Ctrl-C is not changed.
+    Without a terminal on stdin in the foreground it does nothing."""
     if not interactive(sys.stdin) or not _in_foreground():
         yield
         return
@@ -284,5 +285,5 @@ def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
         finally:
             os.close(ending)
             reader.join(2 * POLL_SECONDS)
-            if not reader.is_alive():  # else it still looks there, and the number may soon be another file's
+            if not reader.is_alive():  # a live reader still uses the number, which another file could get
                 os.close(over)

@@ -1,1 +1,1 @@
-"""Verbs of hosts: a click command a file."""
+"""Holds verbs about hosts, a click command in each file."""

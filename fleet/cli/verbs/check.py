@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 COLUMN_WIDTH = 26
 FACT = "fact"
-PIPE_WIDTH = 160  # how many columns are side by side where no terminal limits them
+PIPE_WIDTH = 160  # cells for the columns, if no terminal limits them
 
 
 @click.command("check", cls=Verb, examples=("fleet check", "fleet check -w @a100 -v"))
@@ -86,9 +86,8 @@ def check(html: Path | None, **given: Any) -> int:
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
-    """Returns the text of `fleet check`: the matrix, hosts that gave no facts, the findings, a last line that sums up.
-
-    width: of the terminal; None where a line may be as long as it is."""
+    """Returns the text of `fleet check`: the matrix, hosts without facts, the findings, and a summary line. width: of
+    the terminal; None for no limit."""
     from fleet.rules.judge import by_cause_and_severity
 
     lines: list[str] = []
@@ -112,8 +111,8 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
 
 
 def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
-    """Returns the inventory's changes, as a diff, or its lines where that cannot be, for the network that is better.
-    inventory: None for the one of the command line, which is read only where there is a change to propose."""
+    """Returns the inventory's changes for a better network, as a diff; as single lines if no diff is possible.
+    inventory: None for the one of the command line, which is read only if there is a change."""
     found = checked.measured.proposed
     if not found:
         return []
@@ -143,9 +142,9 @@ def describe(cause: Cause[Finding], width: int | None) -> list[str]:
 
 
 def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
-    """ "4 hosts compared: 1 error, 2 warnings"."""
+    """Returns "4 hosts compared: 1 error, 2 warnings"."""
     if not checked.views:
-        return "no host told its facts: nothing was compared"
+        return "no host reported its facts: nothing was compared"
     counts = [(s, severities.count(s)) for s in COLORS]
     text = ", ".join(f"{n} {s}{'s' if n != 1 and s != 'info' else ''}" for s, n in counts if n) or "nothing to report"
     more = "; -v shows all" if hidden else ""
@@ -154,8 +153,8 @@ def summary(checked: Checked, severities: Sequence[str], hidden: int) -> str:
 
 # -- the matrix, for a width ----------------------------------------------------------------------------------------
 def draw(table: Matrix, width: int | None) -> list[str]:
-    """Returns the lines of the matrix. What is the same for all hosts is there once; deviating cells have an asterisk
-    and a colour. Where columns do not fit side by side, the facts that differ have a line for each of them."""
+    """Returns the lines of the matrix. A value that is the same on all hosts is there once; deviating cells have an
+    asterisk and a colour. If the columns do not fit side by side, a fact that differs has a line for each column."""
     label_size = max(map(cells, (FACT, *(label for label, _ in table.rows))))
     room = None if width is None else width - label_size - len(GAP)
     titles = [clean(title) for title in table.titles]
@@ -188,7 +187,7 @@ def draw(table: Matrix, width: int | None) -> list[str]:
 
 
 def _alike(row: Sequence[Cell]) -> bool:
-    """Is true where a row is shown once: all cells have the same text, or only the first has any."""
+    """Returns whether a row is shown once: all cells have the same text, or only the first has a text."""
     return not any(cell.deviates for cell in row) and all(cell.text in ("", row[0].text) for cell in row)
 
 
@@ -197,13 +196,13 @@ def _text(cell: Cell) -> str:
 
 
 def _shown(cell: Cell, size: int | None) -> list[str]:
-    """A cell's lines, broken at blanks."""
+    """Returns a cell's lines, broken at blanks."""
     lines = [part for line in _text(cell).split("\n") for part in wrap(line, size, 2)]
     return [click.style(line, fg="yellow", bold=True) for line in lines] if cell.deviates else lines
 
 
 def _sizes(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
-    """Each column's cells: what it needs, or less where it can break at blanks; None where that does not do."""
+    """Returns the width of each column: what it needs, or less if it can break at blanks. None if they do not fit."""
     columns = [[line for cell in column for line in cell.split("\n")] for column in zip(*rows, strict=True)]
     sizes = [max(map(cells, column)) for column in columns]
     least = [2 + max((cells(token) for line in column for token in line.split()), default=0) for column in columns]

@@ -34,7 +34,8 @@ def _is_or_may_be(path: Path, data: bytes) -> bool:
 
 
 def copy(names: list[str], to: Path) -> None:
-    """Below `to` under their full names. UsageError, and nothing is copied, where other files of theirs are there."""
+    """Copies files below `to`, under their full names. Raises UsageError, and copies nothing, if a file with other
+    content is there."""
     files = {name: path.read_bytes() for name, path in shipped().items() if name in names}
     for name in names:
         if not _is_or_may_be(to / name, files[name]):

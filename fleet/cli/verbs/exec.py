@@ -35,17 +35,17 @@ from fleet.model import Host, Result
 from fleet.requests.hosts import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
-WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # which take such
+WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # have such arguments
 BUILTINS = ("cd", "source", "export", "ulimit", "umask", "alias", "type")  # of shells
-GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # and no regular expression, as far as that can be known
-SHORT = re.compile(r"^-\w")  # also the one in -wgpu01
-LINE_BYTES = 1 << 20  # what has no newline by then gets one
-END_BYTES = 4096  # of a host's output, from which its last lines are shown
-SHARE = 3  # of a terminal's rows, one in so many is for them
+GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # a pattern of a shell; most regular expressions do not match
+SHORT = re.compile(r"^-\w")  # -w in -wgpu01
+LINE_BYTES = 1 << 20  # a longer line is split
+END_BYTES = 4096  # end of a host's output, kept to show its last lines
+SHARE = 3  # one row of the terminal in so many is for the last lines
 
 
 class PrefixedLines(ProgressLine):
-    """Prints whole lines as they come, each after its host's name."""
+    """Prints complete lines as they arrive, each after its host's name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PrefixedLines(ProgressLine):
                 self._write(key, line)
 
     def flush(self) -> None:
-        """Print what ended without a newline."""
+        """Prints the last lines that ended without a newline."""
         for key, rest in self._rest.items():
             if rest:
                 self._write(key, rest)
@@ -75,7 +75,8 @@ class PrefixedLines(ProgressLine):
 
 
 class LastLines(ProgressLine):
-    """Draws, below the line, the last lines of the hosts at work: all of them are shown, folded, once it is over."""
+    """Draws the last output lines of the hosts at work below the progress line. All output is shown, folded, at the
+    end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,12 +102,12 @@ class LastLines(ProgressLine):
 
 
 def line_for(no_fold: bool) -> ProgressLine:
-    """Returns what shows a command under way, and its output as it comes where that is not folded."""
+    """Returns the progress line of a command. Without folding it also prints the output as it arrives."""
     return PrefixedLines() if no_fold and not settings_of().json else LastLines()
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
-    """Prints what the hosts printed, as far as the line has not shown it."""
+    """Prints the output of the hosts that the progress line has not shown."""
     if isinstance(line, PrefixedLines):
         line.flush()
     else:
@@ -115,8 +116,8 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
 
 
 class ExecVerb(Verb):
-    """From the command's first token on, all belongs to the command. Without a "--" an option there that fleet has,
-    too, could be meant for fleet, and what was meant is not guessed."""
+    """Gives all tokens after the command's first one to the command. If one of them is also an option of fleet, and
+    there is no "--", that is an error: the intention is not guessed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -125,12 +126,12 @@ class ExecVerb(Verb):
         line = ours[ours.index("--shell") + 1 :] if "--shell" in ours else []
         if "-h" in line[1:] and " " not in line[0] and not ctx.resilient_parsing:
             raise UsageError(
-                "--shell takes a line as one word", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
+                "--shell takes a line as one argument", hint=f"fleet exec --shell {shlex.quote(' '.join(line))}"
             )
         rest = super().parse_args(ctx, args)
         argv: tuple[str, ...] = ctx.params["argv"] or ()
         own = given[: len(given) - len(argv)]
-        first = argv[1 : argv.index("--") if "--" in argv else None]  # what follows is the command's in any case
+        first = argv[1 : argv.index("--") if "--" in argv else None]  # after -- all belongs to the command
         option = next((arg for arg in first if known & {spelled(arg).partition("=")[0], *SHORT.findall(arg)}), None)
         if option and own[-1:] != ["--"] and not ctx.resilient_parsing:
             fleets, others = fleets_own(self, argv[1:])
@@ -177,17 +178,17 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
     """
     if options["shell"] is not None and argv:
         whole = f"fleet exec --shell {shlex.quote(' '.join([options['shell'], *argv]))}"
-        raise UsageError("--shell takes a line as one word", hint=with_options(whole, click.get_current_context()))
+        raise UsageError("--shell takes a line as one argument", hint=with_options(whole, click.get_current_context()))
     settings = settings_of()
     keep = settings.json or not no_fold
-    Exec(argv, **options)  # before standard input is looked at
+    Exec(argv, **options)  # checks the options before standard input is used
     fleet = the_fleet()
     given, waits = (None, False) if settings.dry_run else own_input(stdin)
     plan = fleet.plan.exec(argv, keep=keep, stdin=given, **options)
     if settings.dry_run:
         return write_plan(plan)
     launch = launch_line(argv) or "" if len(plan.hosts) > 1 else ""
-    options_of_launch = re.split(r" (?:-m |\S+\.py\b)", launch, maxsplit=1)[0]  # what follows is the script's
+    options_of_launch = re.split(r" (?:-m |\S+\.py\b)", launch, maxsplit=1)[0]  # later options are the script's
     if alike := re.search(r" (-i|-w|--nnodes (?!1 ))", f"{options_of_launch} "):
         inform(f"warning: each host starts {argv[0]} as it is typed, with the same node rank", hint=launch)
     with line_for(no_fold) as progress:
@@ -210,7 +211,8 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
 def other_command(
     argv: Sequence[str], env_of: str | None, statuses: Collection[int | None], hosts: Mapping[str, Host]
 ) -> str | None:
-    """Returns what was probably meant by an argv that ended so, where it was something else. hosts: by name."""
+    """Returns the probably intended command for an argv that ended with these statuses; None if there is none. hosts:
+    by name."""
     fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
     if 127 in statuses:  # no host has such a program
         if len(argv) == 1 and len(argv[0].split()) > 1:
@@ -231,9 +233,9 @@ def other_command(
 
 
 def own_input(requested: bool | None) -> tuple[BinaryIO | None, bool]:
-    """Returns standard input, where it is to be sent, and whether what waits there is not: without an option, input
-    that was given to fleet alone is sent. One that fleet shares with its caller (a script, a loop over a file of hosts)
-    is the caller's. UsageError where that is a file of which the caller has read nothing: its reader is not known."""
+    """Returns (standard input if it is to be sent, whether there is input that is not sent). Without an option, input
+    that only fleet has is sent. Input that fleet shares with its caller (a script, a loop over a file of hosts) belongs
+    to the caller. Raises UsageError if that is a file of which nothing was read: it is not known who is to read it."""
     if requested and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
@@ -263,7 +265,7 @@ def own_input(requested: bool | None) -> tuple[BinaryIO | None, bool]:
 
 
 def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
-    """Is true where the path is that file; `otherwise` where that cannot be known."""
+    """Returns whether the path is that file; `otherwise` if that cannot be known."""
     try:
         return os.path.samestat(ours, os.stat(path))
     except OSError:
@@ -271,6 +273,6 @@ def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
 
 
 def whole_line(token: str, fleet: str) -> str:
-    """A line that was given as one argument is a program's name. fleet: what to begin with."""
+    """Returns the hint for a whole line that was given as one argument. fleet: the beginning of the command."""
     shell = f"{fleet} --shell {shlex.quote(token)}"
     return f"a shell takes a line: {shell}" if re.search(r"[|&;<>$`*?~(]", token) else f"{fleet} -- {token}; or {shell}"

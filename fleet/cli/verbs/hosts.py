@@ -1,4 +1,4 @@
-"""`fleet hosts`: the inventory as fleet understands it, or as another tool reads it. Needs no network."""
+"""Runs `fleet hosts`: shows the inventory as fleet reads it, or as another tool's file. Needs no network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.model import Host, Inventory
 from fleet.sources import SOURCES
 from fleet.sources.source import Condition
 
-# column -> what a host shows in it; a column that is empty for every host is left out
+# column -> the host's value in it; a column that is empty for every host is left out
 COLUMNS: dict[str, Callable[[Host], object]] = {
     "address": lambda h: h.address if h.address != h.name else "",
     "data address": lambda h: h.data_address,
@@ -34,7 +34,7 @@ COLUMNS: dict[str, Callable[[Host], object]] = {
 }
 
 
-# with -v
+# more columns with -v
 MORE: dict[str, Callable[[Host], object]] = {
     "identity file": lambda h: h.identity_file,
     "host key": lambda h: h.host_key,
@@ -85,7 +85,8 @@ def hosts(form: str, source: str | None, partition: str | None) -> int:
 
 
 def show(inventory: Inventory, conditions: Mapping[str, Condition] = {}) -> None:
-    """The table; on a terminal, what is the same for all hosts is below it, and in a pipe one line is one host."""
+    """Prints the table. On a terminal, values that are the same for all hosts are below it; in a pipe each line is one
+    host."""
     groups: dict[str, str] = {}
     for group, members in inventory.groups.items():
         groups.update({name: f"{groups.get(name, '')} {group}".strip() for name in members})

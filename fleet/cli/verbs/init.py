@@ -78,7 +78,7 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
 
 
 def target(inventory: str | None) -> tuple[Path, str | None]:
-    """The inventory to write, and what it holds."""
+    """Returns the inventory's path and its present text."""
     named = inventory or os.environ.get(VARIABLE) or DEFAULT_FILES[0]
     if named == LAB:
         raise UsageError("the lab writes its own inventory", hint="'fleet init -i fleet.yaml' writes one of yours")
@@ -92,14 +92,14 @@ def target(inventory: str | None) -> tuple[Path, str | None]:
 
 
 def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Given:
-    """The hosts that are meant. chosen: no question is needed which of ~/.ssh/config."""
+    """Returns the hosts that the user means. chosen: do not ask which hosts of ~/.ssh/config."""
     there = parse_yaml(old, str(path)) if old else None
     if source == "-":
         if terminal.interactive(sys.stdin):
             inform(PASTE)
         return read_source(sys.stdin.buffer.read(), "<stdin>", there, Path.home())
     hostfile = DEFAULT_FILES[1]
-    if source is None and there is None and Path(hostfile).exists():  # it would be read as an inventory, too
+    if source is None and there is None and Path(hostfile).exists():  # fleet would read it as the inventory
         inform(f"the hosts of ./{hostfile}")
         source = hostfile
     if source is not None:
@@ -120,14 +120,14 @@ def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Give
 
 
 def show(found: op.Proposal) -> None:
-    """Shows what was found, a line a host."""
+    """Prints what was found, a line for each host."""
     titles = list(next(iter(found.rows.values())))
     rows = [[clean(row[title]) for title in titles] for row in found.rows.values()]
     write_table(titles, rows, keys=2, right=("slots",), once="all hosts")
 
 
 def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
-    """Is true where it is to be written; an existing file is not changed unseen."""
+    """Returns whether the inventory is to be written. An existing file is changed only after its diff was shown."""
     if found.text is None or found.text == plan.old:
         return False
     if plan.old is None or yes:
@@ -143,14 +143,14 @@ def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
 
 
 def finish(plan: op.InitPlan, found: op.Proposal, written: bool) -> int:
-    """The report, and what to do next."""
+    """Prints the report and the next commands. Returns the exit code."""
     settings = settings_of()
     if settings.json:
         write_json({**found.as_json(), "written": written})
         return found.exit_code
     write_failures(found)
     if found.text is None:
-        inform(f"{plan.path} was not written: no host could be asked")
+        inform(f"{plan.path} was not written: no host answered")
     elif not settings.quiet:
         what = "written" if written else "has all of it" if found.text == plan.old else "left as it is"
         inform(clean(f"{plan.path}: {what}"))

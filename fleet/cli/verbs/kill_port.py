@@ -53,7 +53,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
     if settings.dry_run:
         outcome = preview(plan)
     elif plan.targets and (yes or agree(len({(each.host, each.pid) for each in plan.targets}), ports, force)):
-        with ProgressLine() as line:  # during the question, Ctrl-C meant no
+        with ProgressLine() as line:  # opened after the question, in which Ctrl-C means no
             outcome = planned.run(line)
     else:
         outcome = report(plan, {})
@@ -61,17 +61,17 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
 
 
 def agree(count: int, ports: Sequence[int], force: bool) -> bool:
-    """A question on the terminal; UsageError where there is no terminal."""
+    """Returns whether the user agrees to end them. Raises UsageError without a terminal."""
     what = f"{count} process{'' if count == 1 else 'es'}"
     agreed = ask(f"End {what}?")
     if agreed is None:
         line = f"fleet kill-port -y {'--force ' * force}{fold(map(str, ports)).strip('[]').replace(',', ' ')}"
-        raise UsageError(f"would end {what}, and cannot ask here", hint=f"to end them: {line}; --dry-run only looks")
+        raise UsageError(f"would end {what}, but no user can agree", hint=f"to end them: {line}; --dry-run only looks")
     return agreed
 
 
 def show(listeners: tuple[Listener, ...]) -> None:
-    """Shows who listens where, one line each, and what would be done about it."""
+    """Prints a line for each process that listens, and what would be done about it."""
     from fleet.rules.units import seconds
 
     if not listeners:
@@ -103,7 +103,7 @@ def show(listeners: tuple[Listener, ...]) -> None:
 
 
 def show_ended(outcome: Report) -> None:
-    """Shows what was ended; what is left becomes an error of its host."""
+    """Prints the processes that were ended. Those that are left become errors of their hosts."""
     from fleet.rules.causes import by_cause
 
     outcomes: list[tuple[str, str, None]] = []

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from fleet.lab.state import State
 
 
-# what follows from an inventory means nothing here; the lab's hosts are arguments
-_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab are named behind the word: fleet lab kill lab02")
+# options about an inventory have no meaning here; the lab's hosts are arguments
+_NAMED = dict.fromkeys(("hosts", "exclude"), "hosts of the lab come after the command: fleet lab kill lab02")
 lab_options = without("inventory", "on", "transport", "fanout", "connect_timeout", refused=_NAMED)
 
 
@@ -50,7 +50,7 @@ def the_lab() -> Lab:
 
 
 def document(lab: Lab, state: State) -> dict[str, Any]:
-    """Returns what `up --json` and `status --json` print. pid: the host's first process; None when it is off."""
+    """Returns the document of `up --json` and `status --json`. pid: the host's first process; None if it is off."""
     hosts = {
         name: {
             "address": machine.address,
@@ -77,7 +77,7 @@ def lab() -> None:
 
 
 def ended(hosts: Sequence[str], text: str) -> int:
-    """The end of what was done to the lab: with --json its document, else its text."""
+    """Reports a finished action on the lab: with --json its document, else its text."""
     report = Report("lab", tuple(Result(name, ok=True) for name in hosts), EXIT_OK)
     return write_report(report, lambda _: inform(text))
 
@@ -95,7 +95,7 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
 
     Starts those that are off; with a larger N than before, adds hosts.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended politely, it clears up as on Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
     the = the_lab()
     folder = the.folder
     if settings_of().dry_run:
@@ -124,7 +124,7 @@ def up(count: int | None, link: str | None, disk: str | None, slurm: bool) -> in
 
 
 def agree_to(count: int) -> None:
-    """Print what so many hosts cost; UsageError where the user would rather not."""
+    """Prints what so many hosts cost. Raises UsageError if the user refuses."""
     cost = f"{count} hosts take {count * HOST_MIB} MiB of memory, and each rank with torch 300 MiB more"
     remark(f"{cost}; they share {os.cpu_count()} CPUs")
     reply = None if settings_of().silent else answer(lambda width: [f"Bring up {count}? [y/N] "])
@@ -168,7 +168,7 @@ def status() -> int:
 
 
 def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]]) -> int:
-    """Do something to the hosts of a node set, and report it: "lab01: cut off"."""
+    """Acts on the hosts of a node set, and reports it: "lab01: cut off"."""
     from fleet.lab.state import select
 
     the = the_lab()
@@ -180,7 +180,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
 
 def _state(verb: str, done: str, text: str) -> None:
-    """A command that puts hosts into a state. done: what is reported of them then."""
+    """Adds a command that puts hosts into a state. done: the report about them."""
 
     @lab.command(verb, help=text, examples=(f"fleet lab {verb} lab02", f"fleet lab {verb} 'lab[02-03]'"))
     @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))

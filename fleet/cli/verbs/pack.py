@@ -1,4 +1,4 @@
-"""`fleet pack` and `fleet explain-env`: for containers that a platform starts."""
+"""Runs `fleet pack` and `fleet explain-env`, for containers that a platform starts."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def play(
     if named := NamedTasks.of(file):
         if vars_ or from_:
             option = "--var" if vars_ else "--from"
-            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options stand behind its name")
+            raise UsageError(f"{option} is for YAML playbooks", hint="a task's own options come after its name")
         if not named.imports_tasks():
             what = f"{file} imports nothing that tasks are made of; {file}:NAME plays a task all the same"
             raise UsageError(what, hint=f"fleet launch {shlex.join([file, *args])}")
@@ -223,7 +223,7 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
         done.append({"argv": masked(step.argv), "exit_code": ended, "documents": documents})
         if ended == EXIT_OK:
             continue
-        if step.ignore_errors and ended != EXIT_INTERRUPTED:  # which is never ignored
+        if step.ignore_errors and ended != EXIT_INTERRUPTED:  # an interrupt is never ignored
             inform(f"{step.where}: this step ended in {ended}; ignored, as the playbook says")
             continue
         code, left = ended, len(steps) - at

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _terminal() -> bool:
-    """Is true where a user can answer: stdin may be a pipe while the terminal is still there."""
+    """Returns whether a user can answer: stdin may be a pipe while the terminal is there."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -38,7 +38,7 @@ def _terminal() -> bool:
 
 
 def ask_password(hosts: Sequence[str]) -> str | None:
-    """Ask on the terminal, hidden; None when there is none, or the answer is empty."""
+    """Returns the password that is typed, hidden, on the terminal. None without a terminal, or for an empty answer."""
     if not _terminal():
         return None
     try:
@@ -49,7 +49,8 @@ def ask_password(hosts: Sequence[str]) -> str | None:
 
 
 def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
-    """Returns what is typed after these lines, made for a width, on the terminal; None when there is none."""
+    """Returns the answer that is typed after these lines, in lower case. None without a terminal. lines: makes them for
+    a width."""
     if not _terminal():
         return None
     with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
@@ -58,15 +59,16 @@ def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
 
 
 def confirm(keys: Sequence[NewKey]) -> bool | None:
-    """Show the unconfirmed host keys and let the user answer once for all of them."""
+    """Shows the unconfirmed host keys. Returns the user's one answer for all of them."""
     reply = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
     if reply == "y":
-        reply = answer(lambda width: ["'y' is not enough for keys that nobody has verified. Type 'yes' in full: "])
+        reply = answer(lambda width: ["'y' is not enough for keys that are not verified. Type 'yes' in full: "])
     return None if reply is None else reply == "yes"
 
 
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
-    """Lines: host, where it is, key type, fingerprint, and the fingerprints that it would replace."""
+    """Returns the lines about keys: host, address, key type, fingerprint, and the fingerprints that it would
+    replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
     return [
         f"{counted(len(rows), 'host key')} not known yet:",
@@ -77,7 +79,8 @@ def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
 
 
 class Remarks(ProgressLine):
-    """Notices with their hints, warnings in spite of --quiet; those about hosts at the end, one a cause."""
+    """Prints notices with their hints, and warnings in spite of --quiet. Notices about hosts come at the end, one for
+    each cause."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +109,7 @@ class Remarks(ProgressLine):
 
 
 def show(report: Report) -> None:
-    """Shows what was done, in a few lines."""
+    """Prints what was done, in a few lines."""
     whole, each = report.read(SetUpAll), {result.host: result.read(SetUp) for result in report.results}
     for name, one in each.items():
         key = one.host_key

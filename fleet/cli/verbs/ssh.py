@@ -23,7 +23,7 @@ ONE_HOST = without("hosts", "exclude", "transport", "fanout", "json")
 
 
 def _all_hosts(verb: str) -> Inventory:
-    """UsageError where --json is given: the session has no document."""
+    """Returns all hosts. Raises UsageError with --json: the session has no document."""
     if settings_of().json and not settings_of().dry_run:
         raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
     return load_all_hosts()

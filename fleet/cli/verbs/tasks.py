@@ -1,4 +1,5 @@
-"""Runs `fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. It imports fabric: import it only to play a task file."""
+"""Runs `fleet play tasks.py[:NAME] [ARGS]`: fabric's tasks. It imports fabric, so import it only to play a task
+file."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def aside(json: bool) -> Iterator[None]:
 def sudo_password() -> str:
     if not (terminal.interactive(sys.stdin) and terminal.interactive(sys.stderr)):
         raise UsageError(
-            "--prompt-for-sudo-password: nobody to ask here",
+            "--prompt-for-sudo-password: no user can answer here",
             hint="$FABRIC_SUDO_PASSWORD, or sudo.password in fabric.yaml",
         )
     with interruptible(), terminal.prompt():
@@ -70,7 +71,7 @@ def sudo_password() -> str:
 
 
 def checked(token: str, tokens: Sequence[str], inventory: Inventory | None, json: bool) -> None:
-    """Raises UsageError or InventoryError where a playbook's step `task` names no task, or wrong arguments of one."""
+    """Raises UsageError or InventoryError if a playbook's step `task` names no task, or has wrong arguments for it."""
     named = existing(NamedTasks.of(token))
     with standing_on(Ground(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(

@@ -1,1 +1,1 @@
-"""Every message of every program, a module for each; their programs' docstrings describe the fields."""
+"""Defines the messages of all programs, in a module for each. The docstrings of the programs describe the fields."""

@@ -1,4 +1,4 @@
-"""Builds: what a node would compile with, and the build itself."""
+"""Defines the messages of builds: the compilers of a node, and the build itself."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -12,7 +12,7 @@ Python = TypedDict("Python", {"error": None, "executable": str})
 Torch = TypedDict("Torch", {"version": str | None, "cuda": str | None, "hip": str | None})
 Gpu = TypedDict("Gpu", {"name": str, "capability": Capability | None})
 Backends = TypedDict("Backends", {"pip": bool, "setuptools": bool, "wheel": bool})
-# a fact whose step failed or took too long is missing
+# a fact is missing if its step failed or took too long
 Toolchain = TypedDict(
     "Toolchain",
     {
@@ -33,7 +33,7 @@ Toolchain = TypedDict(
 )
 ToolchainFacts = TypedDict("ToolchainFacts", {"facts": Toolchain})
 BuildStarted = TypedDict("BuildStarted", {"event": Literal["started"]})
-# after it come the wheel's bytes, as output 1
+# the wheel's bytes follow it, as output 1
 Built = TypedDict(
     "Built",
     {
@@ -44,16 +44,16 @@ Built = TypedDict(
 )
 
 
-# -- what the head asks for ---------------------------------------------------------------------------------------
+# -- the head's requests ------------------------------------------------------------------------------------------
 class ToolchainSpec(Training):
-    """deadline: seconds for an answer."""
+    """The request for a node's compilers. deadline: seconds for the answer."""
 
     deadline: float
 
 
 class BuildSpec(Training):
-    """source: the folder of the tree. mark: of all that is started. grace: seconds between SIGTERM and SIGKILL. wait:
-    seconds for a sync of the source to end."""
+    """The request to build. source: the folder of the tree. mark: names all processes that are started. grace: seconds
+    between SIGTERM and SIGKILL. wait: seconds for a sync of the source to end."""
 
     source: str
     id: str

@@ -1,6 +1,6 @@
-"""The chain that data goes along: the messages of its members.
+"""Defines the messages of a chain's members, along which data is sent.
 
-Files are numbers: of the manifest's regular files, from 0.
+Files are numbers: indexes of the manifest's regular files, from 0.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256
 
 Ranges = list[tuple[Count, Count]]  # from, to
 Hello = TypedDict("Hello", {"event": Literal["hello"]})
-# files of which what lies there may be what the source has; more: another part of the list follows
+# files on the node that may equal the source's; more: another part of the list follows
 Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "items": list[Count], "more": bool})
 # wants: bytes of the stream
 Lacking = TypedDict("Lacking", {"wants": Ranges, "files": Ranges}, total=False)
 
 
 class Lacks(Lacking):
-    """The first parts of long lists; the last ones are in Need."""
+    """The first parts of long lists; Need has the last parts."""
 
     event: Literal["lacks"]
 
@@ -36,12 +36,12 @@ Need = TypedDict(
     },
 )
 At = TypedDict("At", {"event": Literal["at"], "position": Count, "received": Count, "placed": Count, "sent": Count})
-# sending to the next one failed
+# sending to the next member failed
 Trouble = Literal["lost", "unreachable", "protocol"]
 Link = TypedDict("Link", {"event": Literal["link"], "epoch": int, "kind": Trouble, "why": str})
 # epoch: of the link that sent it
 Corrupt = TypedDict("Corrupt", {"event": Literal["corrupt"], "file": int, "epoch": int})
-# problems: path, why it is not there. left: of the node's own. aside: where what was replaced is kept
+# problems: path, why it is not in place. left: the node's own files that stay. aside: where replaced files are kept
 Done = TypedDict(
     "Done",
     {
@@ -56,7 +56,7 @@ Done = TypedDict(
 
 
 class Refused(Failed, total=False):
-    """kind: "mixed" where only some of the destinations are shared with another host."""
+    """The member cannot take part. kind: "mixed" if only some of its destinations are shared with another host."""
 
     kind: Literal["sync", "mixed"]
 
@@ -66,8 +66,8 @@ Mode = Annotated[int, lambda mode: 0 <= mode <= 0o7777]
 # path (bytes as surrogateescape text, relative; "" is the source itself), kind, mode, size, mtime_ns, link target
 Nanoseconds = Annotated[int, lambda number: abs(number) < 1 << 63]
 Entry = tuple[Within | Literal[""], Literal["f", "d", "l"], Mode, Count, Nanoseconds, Path | Literal[""]]
-# path: of all of it. more: another message goes on with it. skipped, linked: as Walk has them, unsafe: links to what is
-# not listed, and their targets; in the last one. mode: None of a file; with no entries there is nothing at that path
+# path: the root. more: another message continues it. skipped, linked: see Walk. unsafe: links to paths that are not
+# listed, and their targets. The last message has these. mode: None for a file. Without entries the path does not exist.
 Tree = TypedDict(
     "Tree",
     {
@@ -83,16 +83,17 @@ Tree = TypedDict(
     },
 )
 News = TypedDict("News", {"event": Literal["news"], "digests": list[tuple[Count, Sha256]], "changed": list[Count]})
-# grown: files that are longer by now; their digests are of what they were
+# grown: files that have become longer; their digests are those before that
 Sent = TypedDict("Sent", {"event": Literal["sent"], "bytes": Count, "grown": list[Count]})
 FirstMessage = Tree | News | Sent | Link | Failed
 MemberMessage = Hello | Shared | Doubts | Own | Lacks | Need | At | Link | Corrupt | Done | Refused
 
 
-# -- what the head asks for ---------------------------------------------------------------------------------------
+# -- the head's requests ------------------------------------------------------------------------------------------
 class MemberSpec(Delivery):
-    """every: seconds between reports. tls: the certificate of this transfer, and its key. token: the secret of this
-    member. listen: the address for its listener. force: as in code.Spec. targets: path, "f" or "d"."""
+    """The request to a member. every: seconds between reports. tls: the certificate of this transfer, and its key.
+    token: the secret of this member. listen: the address for its listener. force: see code.Spec. targets: [(path, "f"
+    or "d")]."""
 
     every: float
     tls: dict[str, str]
@@ -103,8 +104,8 @@ class MemberSpec(Delivery):
 
 
 class FirstSpec(TypedDict):
-    """paths: what it is to give. copy_unsafe_links: with what links that lead out of them lead to in their place. tls,
-    every, patience: as of a member. limit: bytes a second."""
+    """The request to a node that is the source. paths: those to send. copy_unsafe_links: send the targets of links that
+    lead out, in place of the links. tls, every, patience: see MemberSpec. limit: bytes a second."""
 
     paths: list[str]
     copy_unsafe_links: bool

@@ -1,11 +1,11 @@
-"""Code sync: a node's messages while it receives what it lacks."""
+"""Defines the messages of a code sync: a node's, while it receives what it lacks."""
 
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from fleet.protocol.messages.values import Count, Delivery, Failed, Path, Sha256, Within
 
-# known: the digest of the manifest that it has
+# known: the digest of the node's manifest
 Hello = TypedDict("Hello", {"event": Literal["hello"], "dest": Path, "known": str | None})
 # the destination is a folder of the source
 Inside = TypedDict("Inside", {"event": Literal["inside"], "path": Within})
@@ -14,31 +14,31 @@ Same = TypedDict("Same", {"event": Literal["same"]})
 # another host of this sync has the lock of the same folder
 Shared = TypedDict("Shared", {"event": Literal["shared"], "with": str})
 Wanted = list[tuple[str, int]]  # path, size
-Blocks = list[tuple[str, Count, Sha256]]  # path, number, sha256 of what is there
+Blocks = list[tuple[str, Count, Sha256]]  # path, number, sha256 of the node's block
 Lacking = TypedDict("Lacking", {"files": Wanted, "blocks": Blocks}, total=False)
 
 
 class Lacks(Lacking):
-    """The first parts of long lists; the last ones are in Need."""
+    """The first parts of long lists; Need has the last parts."""
 
     event: Literal["lacks"]
 
 
 Need = TypedDict("Need", {"event": Literal["need"], "files": Wanted, "blocks": Blocks})
-# id: what a source is known by, "" where it has none
+# id: the source's id, "" if it has none
 Source = TypedDict("Source", {"host": str, "path": str, "id": str})
 Kind = Literal["f", "d", "l"]
 # more: another part of the list follows
 Doubts = TypedDict("Doubts", {"event": Literal["doubts"], "items": list[Path], "more": bool})
 Gone = TypedDict("Gone", {"event": Literal["gone"], "items": list[tuple[Within, Kind]], "more": bool})
-# path, kind ("o": neither file, folder nor link), bytes, seconds since it was written, something in it that is its own
+# path, kind ("o": no file, folder or link), bytes, seconds since it was written, a path in it that is the node's own
 OwnFile = tuple[Within, Kind | Literal["o"], Count, float, str]
 Own = TypedDict("Own", {"event": Literal["own"], "items": list[OwnFile], "more": bool})
 # path, size, sha256
 LostFile = tuple[Within, Count, str]
 Lost = TypedDict("Lost", {"event": Literal["lost"], "items": list[LostFile], "more": bool})
-# what would be lost without it. to: what consent is missing: that files of `sources` are lost, which also delivered
-# there, or that most of `folder`, "" being all, is deleted. of: files that are there as they were delivered
+# The sync needs consent. to: "sources": files that other `sources` delivered would be lost. "deletion": most of
+# `folder` ("" is all of it) would be deleted. of: number of files that are as they were delivered
 Consent = TypedDict(
     "Consent",
     {
@@ -54,7 +54,7 @@ Consent = TypedDict(
     },
 )
 Waiting = TypedDict("Waiting", {"event": Literal["waiting"], "run": str})
-# overwritten: files that were there and have other bytes now
+# overwritten: existing files whose bytes have changed
 Done = TypedDict(
     "Done",
     {
@@ -74,14 +74,14 @@ Done = TypedDict(
 
 
 class Refused(Failed, total=False):
-    """busy: another sync to the same folder is under way."""
+    """The node refuses the sync. busy: another sync to the same folder is running."""
 
     busy: bool
 
 
 class Spec(Delivery):
-    """mark: the name of a folder that lies in the source meanwhile. replaces: the other sources of which what they
-    delivered may be replaced and deleted; True: any. force: patterns of the node's own that gives way to the source's,
+    """The request to sync. mark: name of a folder that is in the source during the sync. replaces: other sources whose
+    files may be replaced and deleted; True: any. force: patterns of the node's own files that the source's replace,
     changed or not; True: all. max_delete: files that may be deleted; None: not most of them."""
 
     dest: str

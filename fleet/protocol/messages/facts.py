@@ -1,5 +1,5 @@
-"""The facts of a node, for check and for launch's preflight. A fact is its value; null where there is none; missing
-where it is not known."""
+"""Defines the facts of a node, for check and for launch's preflight. A fact is its value; null if the thing is absent;
+missing if it is not known."""
 
 import ipaddress
 import re
@@ -32,12 +32,12 @@ Text = str | None
 Address = Annotated[str, _is_an_address]
 Port = Annotated[int, lambda port: 0 < port < 1 << 16]
 Number = int | None
-# who has the port that is wanted
+# the process that has the requested port
 Holder = TypedDict("Holder", {"pid": Number, "command": Text, "run_id": RunId | None}, total=False)
-# silent: nothing answers. stalled: it does, and does not get what is sent. other: something else answers
+# silent: no answer. stalled: it answers, but does not receive the data. other: another program answers
 How = Literal["open", "refused", "unreachable", "silent", "stalled", "other", "unknown"]
-# bytes that arrived in these seconds; rtt: s; mtu: of the path; again: segments that were sent twice; busy: the sender
-# had no processor for more
+# bytes that arrived in these seconds; rtt: s; mtu: of the path; again: segments that were sent twice; busy: the
+# sender's processor was the limit
 Measured = TypedDict(
     "Measured",
     {
@@ -49,24 +49,24 @@ Measured = TypedDict(
         "busy": bool,
     },
 )
-# a link as `check --network` has it: Mbit/s and ms; `least` where the sender's processor was the limit
+# a link of `check --network`, in Mbit/s and ms. least: it may be faster, the sender's processor was the limit
 Link = TypedDict("Link", {"mbit": float, "rtt_ms": float, "mtu": int, "again": int, "least": bool})
-# of `check --bench`, of a GPU or of all cores: what a matrix product and a copy of memory reach, or why not
+# of `check --bench`, for a GPU or all cores: the rates of a matrix product and of a copy of memory, or the error
 Rate = Annotated[float, lambda rate: 0 < rate < 1e9]
 _Error = TypedDict("_Error", {"error": str})
 _Rates = TypedDict("_Rates", {"tflops": Rate, "gbytes": Rate})
 Speed = _Rates | _Error
 Reduced = TypedDict("Reduced", {"bytes": Count, "seconds": Rate})  # of `check --network`'s all-reduce
-# from this node to the master of a run, and whether its port is to be had
+# the route from this node to the master of a run, and whether its port can be used
 Way = TypedDict(
     "Way",
     {
         "master": Text,
         "address": Text,
         "interface": Text,
-        "advertised": Address | None,  # which gloo and NCCL take, given the interface's name
+        "advertised": Address | None,  # the address that gloo and NCCL take by the interface's name
         "nccl": Text,  # that name as NCCL reads it
-        "replaced": dict[str, str],  # variables of the node's that name another interface
+        "replaced": dict[str, str],  # variables of the node that name another interface
         "error": Text,
         "hint": Text,
         "ok": bool,
@@ -96,7 +96,8 @@ _State: Any = TypedDict("_State", {name: _CELLS[kind] for name, kind, *_ in GPU_
 
 
 class Gpu(_Gpu, _State, total=False):
-    """Holds what is known of a GPU; the rest is missing. reset: it requires one. minor: of its device file."""
+    """Holds what is known of a GPU; other fields are missing. reset: it requires a reset. minor: number of its device
+    file."""
 
     reset: bool
     minor: Count
@@ -106,14 +107,14 @@ _NvLinks = TypedDict("_NvLinks", {"gpu": int, "active": Count})
 
 
 class NvLinks(_NvLinks, total=False):
-    """Counts the active links of a GPU, and their errors where they are known."""
+    """Counts the active links of a GPU, and their errors if they are known."""
 
     replay: Count
     recovery: Count
     crc: Count
 
 
-# the seconds since the last of these; text: that line of the kernel's log
+# ago: seconds since the last such error; text: its line in the kernel's log
 Xid = TypedDict("Xid", {"bus": str, "xid": int, "count": Count, "ago": float, "text": str})
 _GpuProcess = TypedDict("_GpuProcess", {"pid": int, "gpu": Text})
 
@@ -130,16 +131,16 @@ class Disk(_Disk, total=False):
     inodes: Number
 
 
-# of the node against the head, worked out by the head
+# the node's clock relative to the head's; the head computes it
 Clock = TypedDict("Clock", {"offset": float, "uncertainty": float})
 Script = TypedDict("Script", {"path": str, "exists": bool, "sha256": Text, "executable": bool})
-# what a code sync left in the folder; half: its files are old and new mixed. busy: who syncs there now
+# what a code sync left in the folder. half: old and new files are mixed. busy: who syncs there now
 _Code = TypedDict("_Code", {"folder": str, "state": str, "digest": Text, "half": bool, "busy": Text})
 
 
 class Code(_Code, total=False):
-    """changed: modules that are not as they were delivered -> which content they have. manifest: the digest of what
-    came last, from `source`; script: where the script came from, if it is as it came."""
+    """Describes the synced code in a folder. changed: modules that differ from the delivered ones -> which content they
+    have. manifest: digest of the last delivery, from `source`. script: the source of the script, if it is unchanged."""
 
     changed: dict[str, str]
     manifest: Text
@@ -161,11 +162,11 @@ class Container(_Container, total=False):
 
 
 Data = TypedDict("Data", {"folder": str, "busy": Text})
-# modules of a folder that hide those of Python, or of packages, by their file names
+# modules of a folder that hide modules of Python, or packages, with the same names
 Shadows = TypedDict("Shadows", {"folder": str, "files": list[str]})
 # the lock of an extension that torch builds
 Build = TypedDict("Build", {"path": str, "sure": bool})
-# of a run without a supervisor. ended: just now. left: the processes that would not die, as text
+# of a run without a supervisor. ended: ended just now. left: the processes that survived SIGKILL, as text
 Remains = TypedDict("Remains", {"run": RunId, "ended": bool, "left": list[str]})
 # of RunHere
 Facts = TypedDict(
@@ -206,14 +207,14 @@ Facts = TypedDict(
         "gpus": list[Gpu],
         "gpu_processes": list[GpuProcess],
         "nvlinks": list[NvLinks],
-        "fabric_manager": bool,  # where there are NVSwitches
+        "fabric_manager": bool,  # if there are NVSwitches
         "xids": list[Xid],
         "disks": dict[str, Disk],
         "clock": Clock,
         "script": Script | None,
         "configs_missing": list[str],
-        "script_folder": str,  # where it is one
-        "no_runs": Text,  # what is in the way of folders for runs
+        "script_folder": str,  # if it is one
+        "no_runs": Text,  # the path that keeps folders of runs from being made
         "code": Code | None,
         "data": Data | None,
         "data_changed": dict[str, str],  # as Code's changed, of data that was delivered
@@ -227,8 +228,8 @@ Facts = TypedDict(
         "environment": dict[str, str],
         "links": dict[str, Link],
         "speeds": list[Any],  # each a Speed, with its "gpu", null for the processors
-        "before": list[Any],  # what the head kept of the host (null) and its GPUs, by their index "gpu"
-        "pairs": dict[str, How],  # other host -> How, of those that this one dialled
+        "before": list[Any],  # the head's records of the host (null) and of its GPUs, by their index "gpu"
+        "pairs": dict[str, How],  # other host -> result of connecting to it
         "visible": Number,
         "deaf": str,
         "imports": dict[str, str],
@@ -237,12 +238,12 @@ Facts = TypedDict(
     },
     total=False,
 )
-# a node's answer to {"op": "clock"}, at any time, and its facts in the end
+# a node's response to {"op": "clock"}, at any time, and its facts at the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-# of node/preflight/pairs.py: the port at each address, null where it cannot be listened at, and why; then what came of
-# the visits, and what was measured of those that are open, by their id
+# of node/preflight/pairs.py: the port at each address, null if listening failed, and the error; then the results of the
+# connections, and the measurements of the open ones, by their id
 Listening = TypedDict("Listening", {"addresses": list[Address], "ports": list[Port | None], "error": Text})
 Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})
-# of node/preflight/bench.py: where the others of a measurement meet; how its program ended
+# of node/preflight/bench.py: the port at which the ranks of a measurement meet; how its program ended
 FreePort = TypedDict("FreePort", {"port": Port})
 Benched = TypedDict("Benched", {"status": Number, "out": str, "why": str})

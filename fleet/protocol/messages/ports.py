@@ -1,4 +1,4 @@
-"""kill-port: a node's messages about listeners."""
+"""Defines the messages of kill-port: a node's, about listeners."""
 
 from typing import TypedDict
 
@@ -24,5 +24,5 @@ Listener = TypedDict(
     },
 )
 Scanned = TypedDict("Scanned", {"listeners": list[Listener]})
-# listeners: those that are there still. reasons: pid -> why it was not ended
+# listeners: those that are left. reasons: pid -> why it was not ended
 Ended = TypedDict("Ended", {"listeners": list[Listener], "ended": list[int], "reasons": dict[str, str]})

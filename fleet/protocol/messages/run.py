@@ -1,4 +1,4 @@
-"""A run: nodes' messages about its start, its ranks and its end."""
+"""Defines the messages of a run: the nodes', about its start, its ranks and its end."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -14,23 +14,23 @@ Started = TypedDict("Started", {"event": Literal["started"], "pid": int, "dir": 
 
 
 class NotStarted(Failed, total=False):
-    """forbidden: the run was stopped for good."""
+    """The node did not start its part. forbidden: the run was stopped for good."""
 
     forbidden: bool
 
 
-# left, of earlier attempts. port: the first of those in the request that is free. forbidden: the run was stopped for
+# left: pids of earlier attempts. port: the first free one of those in the request. forbidden: the run was stopped for
 # good
 Ready = TypedDict("Ready", {"event": Literal["ready"], "left": list[int], "port": Whole | None, "forbidden": bool})
-# output `id` is that file's from here on; its first byte is at `offset`
+# from now on output `id` is this file's; its first byte is at `offset`
 Stream = TypedDict("Stream", {"event": Literal["stream"], "id": int, "name": Annotated[str, is_log], "offset": int})
 _Rank = TypedDict("_Rank", {"event": Literal["rank"], "rank": Whole})
 
 
 class RankEnded(_Rank, total=False):
-    """rank<R>.json. begins: bytes of its stdout's and stderr's logs that earlier attempts wrote. lost: of both, those
-    that it wrote and its node's disk did not take. asked: it ended after a head had the run stopped. signalled: after
-    its engine had it end. until: bytes of its stderr's log when the first SIGTERM came; none did where it is absent."""
+    """Holds rank<R>.json. begins: sizes of its stdout's and stderr's logs when this attempt began. lost: bytes of both
+    that the node's disk did not take. asked: the rank ended after a head had the run stopped. signalled: it ended after
+    its engine stopped it. until: size of its stderr's log at the first SIGTERM; absent if there was none."""
 
     local_rank: Whole | None
     status: Whole | None
@@ -45,11 +45,11 @@ class RankEnded(_Rank, total=False):
     sent: Time
 
 
-# a line of the kernel's log. time: about when, on the node's clock. rank: whose process it names
+# a line of the kernel's log. time: approximate, on the node's clock. rank: of the process that it names
 KernelLine = TypedDict("KernelLine", {"text": str, "time": Time, "rank": Whole | None})
 
-# what failed first. exit_code: the run's, too. time: on the clock of who decided. what, why: see ends.Failure. tail:
-# the last that it wrote, TAIL_BYTES at most.
+# the first failure. exit_code: the run's, too. time: on the clock of the process that decided. what, why: see
+# ends.Failure. tail: the end of its output, TAIL_BYTES at most.
 Why = TypedDict("Why", {"kind": str, "message": str, "hint": str | None})
 FailedWhat = Literal[
     "rank",
@@ -80,12 +80,12 @@ First = TypedDict(
         "tail": str,
     },
 )
-# How a run ended, as every head has it: who leads it decides, once. One that goes with a stop has the reason, and is
-# written on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it), "stop" ('fleet
-# stop'), "queue" (the batch system that owns the nodes), "stall", "lost" (a node: host), "lease" (no message of a head
-# came for so long) or "failure" (of a rank, an engine or a node, on host). code: the run's exit code. who: USER@HEAD.
-# message: for people. unknown: hosts of which the end was not known. time: when that was decided, on the clock of its
-# author.
+# How a run ended, the same for every head: its leader decides it, once. A verdict that comes with a stop has the
+# reason, and is written on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it),
+# "stop" ('fleet stop'), "queue" (the batch system that owns the nodes), "stall", "lost" (the node `host`), "lease" (no
+# head sent a message for that long) or "failure" (of a rank, an engine or a node, on `host`). code: the run's exit
+# code. who: USER@HEAD. message: for people. unknown: hosts whose end was not known. time: of the decision, on the
+# leader's clock.
 EndedBy = Literal["done", "interrupt", "stop", "queue", "stall", "lost", "lease", "failure"]
 Verdict = TypedDict(
     "Verdict",
@@ -106,19 +106,19 @@ _Stopped = TypedDict("_Stopped", {"event": Literal["stopped"], "left": list[int]
 
 
 class Stopped(_Stopped, total=False):
-    """left: pids that would not die; stuck: as text. was: "running", "gone" (it had ended), "unknown" (never was).
-    verdict: that is written there."""
+    """The run was stopped on the node. left: pids that survived SIGKILL; stuck: the same as text. was: "running",
+    "gone" (it had ended), "unknown" (never there). verdict: the one written there."""
 
     stuck: list[str]
     verdict: Verdict | None
 
 
-# what scripts that ended well left in their background, and fleet had to end. commands: the first of them
+# background processes that scripts left after a normal end, and that fleet ended. commands: of the first ones
 Leftovers = TypedDict("Leftovers", {"rank": Whole, "count": Whole, "commands": list[str]})
 
-# status.json. killed: ranks that had to be, or what they left. kernel: lines since the run's beginning that may show
-# why it ended. builds: locks that a rank waits for in vain. began: when this node began to end its part. end: where a
-# head had it stopped, why.
+# status.json. killed: ranks that were killed, or whose background processes were. kernel: lines since the run's
+# beginning that may show why it ended. builds: locks without a holder that a rank waits for. began: when this node
+# began to end its part. end: the verdict, if a head had the run stopped.
 RunState = TypedDict(
     "RunState",
     {
@@ -147,22 +147,22 @@ class Status(RunState):
     event: Literal["status"]
 
 
-# all has been sent; the sizes that files have in the end
+# all has been sent; sizes: final sizes of the files
 End = TypedDict("End", {"event": Literal["end"], "sizes": dict[str, int]})
 
-# the time of this node's clock. up: ranks that live here, of an elastic run
+# this node's clock. up: ranks that live here, for an elastic run
 Clock = TypedDict("Clock", {"event": Literal["clock"], "up": Whole | None, "sent": Time})
 Superseded = TypedDict("Superseded", {"event": Literal["superseded"]})
 Judged = TypedDict("Judged", {"event": Literal["verdict"], "verdict": Verdict})
 News = RankEnded | Status | Clock | Superseded | Judged | Failed
 Followed = Stream | End | News
 
-# a run's description of itself, so that any head can find it and take it up. owner: USER@HEAD. started: by its clock
-# hosts: the name that its head has for each node -> its first rank and how many, in node-rank order. attempt: how many
-# starts of the whole gang came before this one; max_restarts: how many failures it may take. spares: how many lost
-# nodes it may take. stall_timeout: seconds of silence after which it is over, None: never. least: of an elastic run,
-# nodes that must be left, else 0. stop_grace: seconds between SIGTERM and SIGKILL where a user has it stopped.
-# max_log: bytes that a log here keeps of what the leader has; 0: all.
+# a run's description of itself, with which any head can find it and lead it. owner: USER@HEAD. started: by the owner's
+# clock. hosts: the head's name of each node -> (its first rank, their number), in node-rank order. attempt: number of
+# earlier starts of all ranks; max_restarts: how often they may be started again. spares: lost nodes that can be
+# replaced. stall_timeout: seconds of silence after which it is over, None: never. least: nodes that an elastic run
+# needs, else 0. stop_grace: seconds between SIGTERM and SIGKILL if a user stops it. max_log: bytes that the node keeps
+# of a log that the leader has; 0: all.
 About = TypedDict(
     "About",
     {
@@ -184,11 +184,11 @@ About = TypedDict(
     },
 )
 
-# a run on one node. protocol: of the fleet that started it, see state.PROTOCOL. devices: GPUs that it was given, None:
-# all. host: what the head that started it calls this node. alive: its supervisor, or the process in its place. up: how
-# many of its ranks live. lease, grace, node_timeout, silent, unheard: seconds; silent: since a rank wrote its last,
-# None: none has. last: that line. unheard: since a head was there, None: it needs none any more. term: of its last
-# leader.
+# a run on one node. protocol: of the fleet that started it, see state.PROTOCOL. devices: its GPUs, None: all. host:
+# this node's name on the head that started it. alive: its supervisor, or the process in its place, lives. up: number of
+# ranks that live. lease, grace, node_timeout, silent, unheard: seconds. silent: since a rank's last line, None: no rank
+# has written. last: that line. unheard: since a head's last message, None: it needs no head any more. term: the number
+# of its last leader.
 RunHere = TypedDict(
     "RunHere",
     {
@@ -215,15 +215,15 @@ RunHere = TypedDict(
         "verdict": Verdict | None,
     },
 )
-# a run that may be described by other fields, or by none
+# a run with any other fields, or none
 SomeRun = TypedDict("SomeRun", {"run": RunId})
-# runs: each is read as a RunHere on its own, so that none hides the others
+# runs: each is decoded as a RunHere separately, so that an invalid one does not hide the others
 RunsHere = TypedDict("RunsHere", {"event": Literal["runs"], "runs": list[SomeRun]})
 
-# what a run that is to start receives of one that lives there
+# what a new run gets to know of a live run on the node
 LiveRun = TypedDict("LiveRun", {"run": RunId, "about": About | None, "devices": list[Whole] | None})
-# those that keep another one from its start
+# the runs that keep another run from starting
 Neighbours = TypedDict("Neighbours", {"event": Literal["neighbours"], "runs": list[LiveRun]})
 
-# where in its logs begins what was written since
+# log -> offset at which the requested output begins
 Since = TypedDict("Since", {"event": Literal["since"], "offsets": dict[str, Count]})

@@ -1,4 +1,4 @@
-"""A run: what the head sends to the programs of its nodes."""
+"""Defines the requests of a run: the head's, to the programs on its nodes."""
 
 from typing import Any, TypedDict
 
@@ -8,9 +8,9 @@ _Follow = TypedDict("_Follow", {"run": str, "offsets": dict[str, int]})
 
 
 class FollowSpec(_Follow, total=False):
-    """attempt: which one's files, the last one's if need be. once: what there is now, and no more. passive: who only
-    looks on renews no lease. heartbeat: every so many seconds. term: of who leads the run. waits: for its verdict.
-    logs: their bytes are sent, too."""
+    """The request to follow a run. attempt: whose files to follow, None: the last one's. once: send what exists now,
+    and end. passive: a reader that renews no lease. heartbeat: seconds between heartbeats. term: number of the run's
+    leader. waits: wait for the verdict. logs: send the bytes of the logs, too."""
 
     term: int
     waits: bool
@@ -21,28 +21,28 @@ class FollowSpec(_Follow, total=False):
     logs: bool
 
 
-# prefix: of the ids of the runs in the request. live: only those that have not ended
+# prefix: of the runs' ids. live: only runs that have not ended
 RunsSpec = TypedDict("RunsSpec", {"prefix": str, "live": bool})
-# devices: that it is to have, None: all
+# devices: those that the new run is to have, None: all
 NeighboursSpec = TypedDict("NeighboursSpec", {"run": str, "devices": list[int] | None})
 SinceSpec = TypedDict("SinceSpec", {"run": str, "ago": float})
 _Stop = TypedDict("_Stop", {"run": str, "grace": float, "reason": str})
 
 
 class StopSpec(_Stop, total=False):
-    """end: why, None: this is none. attempt: the last one that is meant; without it the run is over for good.
-    verdict: on the run, where that is over."""
+    """The request to stop a run. end: the verdict, None: this stop is no end of the run. attempt: the last one to stop;
+    without it the run is over for good. verdict: on the run, if that is over."""
 
     end: Verdict | None
     attempt: int
     verdict: Verdict | None
 
 
-# attempt: that is to begin. ports: one of them is wanted, on the node where ranks meet
+# attempt: the one that is to begin. ports: one of them must be free, on the node where ranks meet
 _Ready = TypedDict("_Ready", {"run": str, "attempt": int, "ports": list[int]})
 
 
-# of SPEC what describes a run that has not begun on a node
+# the fields of SPEC that describe a run which has not begun on a node
 Part = TypedDict(
     "Part",
     {
@@ -60,13 +60,14 @@ Part = TypedDict(
 
 
 class ReadySpec(_Ready, total=False):
-    """pause: seconds to wait first. part: by which a node that is new to the run knows of it meanwhile."""
+    """The request to prepare an attempt. pause: seconds to wait first. part: describes the run to a node that is new to
+    it."""
 
     pause: float
     part: Part
 
 
-# of the code that the run begins from: it is not replaced before `settle` seconds after its start
+# the code that the run begins with; a sync does not replace it until `settle` seconds after the start
 CodeInUse = TypedDict("CodeInUse", {"state": str, "digest": str, "settle": float})
 
 
@@ -80,9 +81,9 @@ class Container(TypedDict, total=False):
     id: str
 
 
-# files: name -> text, put into the run's folder. lease, grace, node_timeout: seconds. argv: arguments, or what only the
-# node knows. env: literal; env_expand: expanded there; unset: a pattern of the names that it does not pass on. alone:
-# it shares its GPUs with no other run. sample: seconds between two samples, 0: none.
+# files: name -> text of files in the run's folder. lease, grace, node_timeout: seconds. argv: arguments; those that
+# only the node knows are objects. env: literal; env_expand: expanded on the node; unset: pattern of the variables that
+# ranks do not get. alone: no other run shares its GPUs. sample: seconds between two samples, 0: none.
 StartSpec = TypedDict(
     "StartSpec",
     {
@@ -113,6 +114,6 @@ StartSpec = TypedDict(
 
 
 class Starting(StartSpec, total=False):
-    """umask: the user's, which supervise notes."""
+    """A StartSpec that the supervisor has completed. umask: the user's."""
 
     umask: int

@@ -1,4 +1,5 @@
-"""A sample of what a node does: fleet.node.run.sample.py takes it, `fleet top` and a run's metrics.jsonl have it."""
+"""Defines a sample of a node's use. fleet/node/run/sample.py takes it; `fleet top` and a run's metrics.jsonl have
+it."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -10,7 +11,8 @@ Rates = tuple[Amount | None, Amount | None]  # received and sent, bytes a second
 Few = Annotated[str, lambda text: len(text) <= 64]
 
 # power: watts. memory: bytes in use. temperature: degrees Celsius. clock: of the SMs, MHz. throttle: what slows it
-# down. runs: that compute on it; others: how many processes of no run do, None where not all of them are known.
+# down. runs: those that compute on it. others: number of its processes that belong to no run, None if not all are
+# known.
 GpuSample = TypedDict(
     "GpuSample",
     {
@@ -44,10 +46,10 @@ _Sample = TypedDict(
 
 
 class Sample(_Sample, total=False):
-    """cpu: percent of all CPUs. load: the mean of a minute. net, ib: by interface. run_cpu, run_delay: CPUs that a
-    run's threads had, and those more that they were ready for. waiting: the run's connections, each from an
-    address, to an address (as /proc/net/tcp has them), with two shares of the looks: at which data waited to be sent,
-    and at which it waited to be read. None: they were too many to look at."""
+    """Holds a sample. cpu: percent of all CPUs. load: the mean of a minute. net, ib: by interface. run_cpu: CPUs that a
+    run's threads had. run_delay: further CPUs that they were ready for. waiting: the run's connections: (own address,
+    other address) as in /proc/net/tcp, and two shares of the checks. The first: data waited to be sent; the second:
+    data waited to be read. None: there were too many connections."""
 
     run_cpu: Amount | None
     run_delay: Amount | None
@@ -55,7 +57,7 @@ class Sample(_Sample, total=False):
 
 
 class Sampled(Sample):
-    """runs: that are live on the node."""
+    """A sample for `fleet top`. runs: the live runs on the node."""
 
     event: Literal["sample"]
     runs: list[RunId]

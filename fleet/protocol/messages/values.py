@@ -1,11 +1,11 @@
-"""Defines the parts of messages."""
+"""Defines values that several messages have."""
 
 import re
 from typing import Annotated, Literal, TypedDict
 
 
 class Matching:
-    """A predicate: whether a text is one of these, all of it."""
+    """A predicate: returns whether the whole text matches the pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = re.compile(pattern)
@@ -14,9 +14,9 @@ class Matching:
         return self.pattern.fullmatch(text) is not None
 
 
-# bytes that are no UTF-8 come as \udc80 to \udcff
+# bytes that are no UTF-8 are \udc80 to \udcff
 Path = Annotated[str, Matching("[^\0\ud800-\udc7f\udd00-\udfff]+")]
-# of a folder, and not out of it
+# a path inside a folder
 Within = Annotated[Path, lambda path: not {"", ".", ".."} & set(path.split("/"))]
 Count = Annotated[int, lambda number: 0 <= number < 1 << 62]
 Sha256 = Annotated[str, Matching("[0-9a-f]{64}")]
@@ -25,7 +25,8 @@ Failed = TypedDict("Failed", {"event": Literal["failed"], "message": str, "hint"
 
 
 class Claim(TypedDict):
-    """Names who delivers, on all hosts alike. sync: its id. head: its name for users. wait: seconds for the lock."""
+    """Describes who delivers, equal on all hosts. sync: its id. head: its name for users. wait: seconds for the
+    lock."""
 
     sync: str
     head: str
@@ -33,7 +34,7 @@ class Claim(TypedDict):
 
 
 class Delivery(Claim):
-    """On one host. patience: seconds after which a silent head is gone."""
+    """Describes a delivery to one host. patience: seconds after which a silent head counts as gone."""
 
     host: str
     patience: float

@@ -1,4 +1,4 @@
-"""Wheels: a node's messages about its Python, and of an install."""
+"""Defines the messages about wheels: a node's, about its Python and about an install."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -8,7 +8,7 @@ State = Literal["there", "absent", "other", "broken"]
 WheelState = TypedDict("WheelState", {"state": State, "verified": bool})
 Name = Annotated[str, Matching(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")]
 Text = Annotated[str, Matching(r"[ -~]{0,1000}")]
-# what is installed there, by its metadata
+# an installed distribution, by its metadata
 Dist = TypedDict("Dist", {"name": Name, "version": Text, "requires": list[Text], "extras": list[Name]})
 Dists = Annotated[list[Dist], lambda found: len(found) <= 5000]
 Markers = TypedDict(
@@ -27,7 +27,7 @@ Markers = TypedDict(
         "sys_platform": Text,
     },
 )
-# what wheels are judged by; there and unverified is what was never imported
+# the facts by which wheels are chosen. A wheel that is there but not verified was never imported.
 Interpreter = TypedDict(
     "Interpreter",
     {
@@ -55,14 +55,14 @@ Installed = TypedDict(
 
 
 class InstallFailed(Failed, total=False):
-    """wheels: what there is of them, where it came to look."""
+    """The install failed. wheels: their states, if the program got as far as checking them."""
 
     wheels: dict[str, State]
 
 
-# -- what the head asks for ---------------------------------------------------------------------------------------
+# -- the head's requests ------------------------------------------------------------------------------------------
 class WheelIdentity(TypedDict):
-    """A wheel. identity: of what it installs."""
+    """Identifies a wheel. identity: of what it installs."""
 
     name: str
     version: str
@@ -70,7 +70,7 @@ class WheelIdentity(TypedDict):
 
 
 class Carried(WheelIdentity):
-    """One that was sent here. modules: what to import to see it work."""
+    """Describes a wheel that was sent to the node. modules: imported to verify it."""
 
     file: str
     sha256: str
@@ -78,7 +78,8 @@ class Carried(WheelIdentity):
 
 
 class InterpreterSpec(Training):
-    """judge: also what its pip takes, and what is installed there. deadline: seconds for an answer."""
+    """The request for a node's interpreter. judge: also report what its pip accepts, and what is installed. deadline:
+    seconds for the answer."""
 
     deadline: float
     judge: bool
@@ -86,7 +87,8 @@ class InterpreterSpec(Training):
 
 
 class InstallSpec(Training):
-    """folder: where the wheels lie. mark: of all that is started. wait: seconds for the lock."""
+    """The request to install. folder: of the wheels. mark: names all processes that are started. wait: seconds for the
+    lock."""
 
     deadline: float
     folder: str

@@ -105,7 +105,7 @@ class SshOutput:
         )
 
     def _ended(self) -> ConnectError:
-        why = self._lines[0].strip() if self._lines else "ssh ended and said nothing"
+        why = self._lines[0].strip() if self._lines else "ssh ended without a message"
         if not self._spoke and self._endpoint.proxy_command is not None:
             return ConnectError(
                 f"its ProxyCommand leads nowhere: {why[:300]}",

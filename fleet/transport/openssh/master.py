@@ -90,7 +90,7 @@ class Master(ChildProcess):
         return has_ended(self.process)
 
     def lost(self) -> bool:
-        """Is true if the connection is lost: ssh does not answer, and ends soon."""
+        """Returns whether the connection is lost: ssh does not answer, and ends soon."""
         if self.broken:
             return True
         argv = ["ssh", "-F", "none", "-S", str(self.control), "-O", "check", NO_HOST]

@@ -97,7 +97,7 @@ class OpensshSession(Started[OpensshChannel]):
         return [self._argv[0], *options, *self._argv[1:], "--", self.host.name, *command]
 
     def ended(self, seconds: float) -> bool:
-        """Is true if the connection has ended, or ends within so many seconds."""
+        """Returns whether the connection has ended, or ends within that many seconds."""
         return has_ended(self._master.process, seconds)
 
     def close(self) -> None:

@@ -162,8 +162,8 @@ class SshClient:
                 return ConnectError(match[3].rstrip("."), where=f"{file}:{match[2]}", kind="config")
         refusal = JumpLoop if lines and lines[0].startswith("jumphost loop") else ConnectError
         return refusal(
-            lines[0] if lines else "ssh -G fails and says nothing",
+            lines[0] if lines else "ssh -G fails without a message",
             where=why,
             kind="config",
-            hint="'ssh -G HOST' says the same",
+            hint="'ssh -G HOST' shows the same",
         )

@@ -208,7 +208,7 @@ class SshSession:
 
     @property
     def is_key_login(self) -> bool:
-        """Is true if the login used a key, not a password."""
+        """Returns whether the login used a key, not a password."""
         return self._links[0].method == "publickey"
 
     def close(self) -> None:

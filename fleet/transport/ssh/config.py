@@ -92,7 +92,7 @@ class _File:
 
 
 def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
-    """Is true if ssh's patterns match the name. They have * and ?; a pattern that begins with ! excludes. Case
+    """Returns whether ssh's patterns match the name. They have * and ?; a pattern that begins with ! excludes. Case
     counts."""
     hits = [p for p in patterns or () if fnmatchcase(name, p.lstrip("!"))]
     return patterns is None or (bool(hits) and not any(p.startswith("!") for p in hits))
@@ -153,7 +153,7 @@ class SshConfig:
         return self._roots
 
     def sets_keyword(self, keyword: str) -> bool:
-        """Is true if any line that lookup() has read sets this keyword, for any host."""
+        """Returns whether any line that lookup() has read sets this keyword, for any host."""
         return keyword.lower() in self._lines
 
     def _settings(self, name: str, final: bool) -> Settings | str:

@@ -13,9 +13,9 @@ from fleet.model import Host
 from fleet.transport.base import Made, Once
 from fleet.transport.ssh.dial import Deadline
 
-# of a connection that sshd dropped before its banner: no login was tried, so a retry does no harm
+# retries of a connection that sshd dropped before its banner: no login was tried, so they do no harm
 EARLY_RETRIES = 4
-# for so long all hosts of a gateway share its error, so that not each of a thousand tries again
+# time in which all hosts of a gateway share its error, so that not every host tries it again
 RETRY_SECONDS = 2.0
 
 
@@ -68,7 +68,7 @@ class Gateways(Generic[L]):
 
 
 def _need_not_reopen(made: Made[L]) -> bool:
-    """Is true if the connection works, failed a moment ago, or would fail again."""
+    """Returns whether the connection works, failed a moment ago, or would fail again."""
     failed = made.exception()
     if failed is None:
         return not made.result().broken

@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def special(self) -> bool:
-        """Is true if its names have to be compared, because they are patterns or hashed."""
+        """Returns whether its names must be compared one by one, because they are patterns or hashed."""
         return bool(self.marker) or any(c in name for name in self.names for c in "|*?!")
 
     @cached_property
@@ -142,8 +142,8 @@ class OnFile:
 
 
 def _is_revoked(file: Path, key: HostKey) -> bool:
-    """Is true if the file lists the key. The file has a key on each line, or is a KRL, which ssh-keygen reads. If it
-    cannot be read, no host is trusted."""
+    """Returns whether the file lists the key. The file has a key on each line, or is a KRL, which ssh-keygen reads. If
+    it cannot be read, no host is trusted."""
     with on_os_error(
         ConnectError,
         "cannot read the file of revoked host keys",
