@@ -10,10 +10,9 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from fleet.node.base import json
-from fleet.node.base.errors import Refused, closing, on_failure
+from fleet.node.base.errors import Refused, closing
 from fleet.node.base.processes import lives, myself
 from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
@@ -23,6 +22,7 @@ QUIET_SECONDS = 8.0  # a head sends a message every two
 ALONE_SECONDS = 10.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HELD = ".held"
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _made: "dict[int, bytes]" = {}  # descriptor of a locked file -> the file that takes the place of the lock
 
 
@@ -106,15 +106,32 @@ def try_file(fd: int, alone: bool) -> bool:
     return True
 
 
-def make(path: bytes, who: "dict[str, Any]", how: int = os.O_EXCL) -> bool:
+def make(path: bytes, who: "dict[str, Any]", over: bool = False) -> bool:
+    """Makes such a file, whole at once. Returns False if there is one, unless the new one goes `over` it."""
+    if not over and os.path.lexists(path):
+        return False
+    new = path + b".%d" % int.from_bytes(os.urandom(6), "big")
+    fd = os.open(new, NEW, 0o600)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
+        with closing(fd):
+            os.write(fd, json.dumps(who).encode())
+        (os.rename if over else link)(new, path)
+        return True
     except FileExistsError:
         return False
-    # on a full disk, an empty file would look like one that is being written
-    with closing(fd), on_failure(partial(os.unlink, path)):
-        os.write(fd, json.dumps(who).encode())
-    return True
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(new)
+
+
+def link(new: bytes, path: bytes) -> None:
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        raise
+    except OSError:  # the file system has no such links: what is made there is empty for a moment
+        os.close(os.open(path, NEW, 0o600))
+        os.rename(new, path)
 
 
 def maker(path: bytes) -> "dict[str, Any]":
@@ -131,24 +148,21 @@ def may_live(path: bytes) -> bool:
 
 
 def is_freed(path: bytes) -> bool:
-    """Removes the file of a dead process. Returns whether it is gone."""
-    aside = path + b".%d" % os.getpid()
-    if may_live(path):
-        return False
-    with suppress(OSError):
-        os.rename(path, aside)
-        if may_live(aside):  # another process replaced it first
-            os.rename(aside, path)
-            return False
-        os.unlink(aside)
-    return True
+    """Removes the file of a dead process. Only processes of its machine do that, one at a time, so a file that names a
+    dead process does not change meanwhile. Returns whether it is gone."""
+    with suppress(OSError), closing(os.open("/proc/self/ns/pid", os.O_RDONLY)) as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        who = maker(path)
+        if lives(who) is False and maker(path) == who:  # what was read may have been released, and another's by then
+            os.unlink(path)
+    return not os.path.lexists(path)
 
 
 def adopt(fd: int) -> None:
     """Makes this process the holder of the lock of an inherited descriptor."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     if os.path.lexists(path):
-        make(path, myself(), os.O_TRUNC)
+        make(path, myself(), over=True)
         _made[fd] = path
 
 
