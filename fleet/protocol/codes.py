@@ -1,4 +1,6 @@
-"""The exit codes of fleet's own (docs/exit-codes.md), and the names of signals, once for both halves."""
+"""The exit codes of fleet's own (docs/exit-codes.md), and signals, once for both halves."""
+
+from signal import SIGUSR1, SIGUSR2
 
 EXIT_OK = 0
 EXIT_HOST_FAILED = 1
@@ -11,6 +13,7 @@ EXIT_INTERNAL = 125
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141  # 128 + SIGPIPE
 
+FOR_RANKS = (SIGUSR1, SIGUSR2)  # they end nothing: what they mean is up to what the ranks run
 # Linux's, whatever the head runs
 NAMES = (
     *("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"),
