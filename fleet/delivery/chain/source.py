@@ -180,11 +180,11 @@ def _through(session: Session, member: Member) -> socket.socket:
     try:
         channel = session.start(bootstrap(session.host))
         channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
+        near, far = socket.socketpair()
+        unattended("tunnel", partial(_push, far, channel))
+        unattended("tunnel", partial(_pull, channel, far))
     except FleetError as error:
         raise OSError(error.message) from error
-    near, far = socket.socketpair()
-    unattended("tunnel", partial(_push, far, channel))
-    unattended("tunnel", partial(_pull, channel, far))
     return near
 
 
