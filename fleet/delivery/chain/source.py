@@ -18,6 +18,7 @@ from fleet.delivery.chain.order import HERE
 from fleet.delivery.manifest import Manifest
 from fleet.delivery.tree import Tree, received_tree
 from fleet.errors import FleetError, HostFailed, Interrupted, ProtocolError, Reason, UsageError
+from fleet.node.base.errors import on_failure
 from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
 from fleet.node.delivery.chain.send import way
@@ -181,8 +182,9 @@ def _through(session: Session, member: Member) -> socket.socket:
         channel = session.start(bootstrap(session.host))
         channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
         near, far = socket.socketpair()
-        unattended("tunnel", partial(_push, far, channel))
-        unattended("tunnel", partial(_pull, channel, far))
+        with on_failure(lambda: (near.close(), far.close())):
+            unattended("tunnel", partial(_pull, channel, far))
+            unattended("tunnel", partial(_push, far, channel))
     except FleetError as error:
         raise OSError(error.message) from error
     return near
