@@ -182,7 +182,7 @@ def _through(session: Session, member: Member) -> socket.socket:
         channel = session.start(bootstrap(session.host))
         channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
         near, far = socket.socketpair()
-        with on_failure(lambda: (near.close(), far.close())):
+        with on_failure(near.close), on_failure(far.close):
             unattended("tunnel", partial(_pull, channel, far))
             unattended("tunnel", partial(_push, far, channel))
     except FleetError as error:
