@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fleet.cli.screen import terminal
 from fleet.cli.screen.output import clean_lines, inform, write_plan, write_planned, write_report
 from fleet.cli.screen.progress import ProgressLine, detailed
 from fleet.codec import T
-from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, UsageError
+from fleet.errors import EXIT_INTERRUPTED, EXIT_PIPE, LimitError, UsageError
 from fleet.events import Emit, Event, silent
 from fleet.model import Host, Report
 from fleet.runtime import Runtime
@@ -107,7 +107,8 @@ def interrupts(cancel: Cancel) -> Iterator[None]:
             terminal.leave(EXIT_INTERRUPTED)
         cancel.set()
         terminal.note(f"interrupted: {says}; once more to leave at once")
-        unattended("stuck", leave_if_stuck)
+        with suppress(LimitError):
+            unattended("stuck", leave_if_stuck)
 
     with handling(dict.fromkeys((signal.SIGINT, signal.SIGTERM), handler)):
         yield

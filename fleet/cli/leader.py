@@ -20,9 +20,9 @@ from fleet.background import unattended
 from fleet.cli.screen import terminal
 from fleet.cli.screen.output import inform
 from fleet.own import private
+from fleet.protocol.codes import FOR_RANKS
 
 Handler = Callable[[int, Any], object]
-FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, *FOR_RANKS)
 OF_TERMINAL = (*PASSED_ON, signal.SIGHUP, signal.SIGTSTP)  # a terminal sends these to its whole process group
 WAKE = signal.SIGCONT

@@ -26,10 +26,10 @@ from fleet.spool import Spool, Stream
 from fleet.transport.base import Session
 from fleet.transport.command import Command, CommandSpec
 from fleet.transport.input import Feed, distribute
+from fleet.transport.program import SILENCE_SECONDS
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 OUTDIR_ENDINGS = ("out", "err")  # of files of STREAMS
-SILENCE_SECONDS = 15.0  # after which a host is lost
 END_SECONDS = 8.0  # beyond the grace period: command.sh waits 5 s for killed processes to be gone
 
 

@@ -17,9 +17,8 @@ from fleet.protocol.messages.facts import Facts, Probed
 from fleet.protocol.messages.values import Training
 from fleet.requests.hosts import Check
 from fleet.transport.base import Cancel, Session
-from fleet.transport.program import Program
+from fleet.transport.program import SILENCE_SECONDS, Program
 
-SILENCE_SECONDS = 15.0
 CLOCK_SAMPLES = 4
 
 

@@ -19,9 +19,9 @@ from fleet.protocol.messages.samples import Sampled, SampleSpec
 from fleet.requests.runs import Top
 from fleet.rules.gpu_use import is_cold, is_free
 from fleet.runtime import Runtime
-from fleet.transport.program import Program
+from fleet.transport.program import SILENCE_SECONDS, Program
 
-SILENCE_SECONDS, RETRY_SECONDS, PING_SECONDS = 15.0, 2.0, 5.0
+RETRY_SECONDS, PING_SECONDS = 2.0, 5.0
 
 
 def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:

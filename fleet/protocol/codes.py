@@ -1,5 +1,7 @@
 """Defines fleet's own exit codes (docs/exit-codes.md) and the names of signals, for both halves."""
 
+from signal import SIGUSR1, SIGUSR2
+
 EXIT_OK = 0
 EXIT_HOST_FAILED = 1
 EXIT_USAGE = 2
@@ -11,6 +13,7 @@ EXIT_INTERNAL = 125
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141  # 128 + SIGPIPE
 
+FOR_RANKS = (SIGUSR1, SIGUSR2)  # they end nothing: what the ranks run decides what they mean
 # Linux's numbers, whatever system the head has
 NAMES = (
     *("HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM"),

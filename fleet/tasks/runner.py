@@ -17,11 +17,12 @@ from invoke.runners import Local, Runner
 from fleet.background import unattended
 from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import ENV_NAME
-from fleet.ops.execute import END_SECONDS, SILENCE_SECONDS
+from fleet.ops.execute import END_SECONDS
 from fleet.runtime import Runtime
 from fleet.tasks.ground import Printed, current_sink, ground
 from fleet.transport.command import Command, CommandSpec, one_line, quoted
 from fleet.transport.local import end
+from fleet.transport.program import SILENCE_SECONDS
 
 GRACE_SECONDS = 2.0
 NEED_A_CHANNEL = ("pty", "watchers", "in_stream", "asynchronous", "disown", "dry")

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, runtime_checkable
 
 from fleet.background import unattended
 from fleet.codec import T
-from fleet.errors import FleetError
+from fleet.errors import FleetError, LimitError
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.wire import at_port
@@ -74,7 +74,8 @@ class Cancel:
         if not self._flag:
             self._flag = True
             # A signal handler interrupts the main thread, which may hold the locks that _wake() needs.
-            unattended("fleet-cancel", self._wake)
+            with suppress(LimitError):  # then the loops see it when they next look
+                unattended("fleet-cancel", self._wake)
 
     def _wake(self) -> None:
         self._event.set()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 
+SILENCE_SECONDS = 15.0  # without a byte, after which a host is lost; a verb may have a limit of its own
 _packing = threading.Lock()
 KIND = (sys.implementation.cache_tag, MAGIC_NUMBER)  # compiled code is of use to a python of this kind only
 BOOT = (
@@ -257,11 +258,9 @@ class Program(Conversation):
         )
 
 
-def first_message(
-    program: Program, answer: TypeForm[T], *, timeout: float, silence: float = 15.0, cancel: Cancel | None = None
-) -> T:
+def first_message(program: Program, answer: TypeForm[T], *, timeout: float, cancel: Cancel | None = None) -> T:
     """Returns the first message of a program that runs on. Raises ProtocolError if that is no `answer`."""
-    frames = program.frames(silence=silence, deadline=program.clock.monotonic() + timeout, cancel=cancel)
+    frames = program.frames(silence=SILENCE_SECONDS, deadline=program.clock.monotonic() + timeout, cancel=cancel)
     message = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
     return decoded(answer, message, program.host.name)
 
@@ -271,7 +270,7 @@ def last_message(
     answer: TypeForm[T],
     *,
     timeout: float | None = None,
-    silence: float | None = 15.0,
+    silence: float | None = SILENCE_SECONDS,
     cancel: Cancel | None = None,
 ) -> T:
     """Returns the last message of a program, which then ends or is followed by the next. Raises ProtocolError if that
@@ -291,7 +290,7 @@ def call(
     answer: TypeForm[T],
     *,
     timeout: float | None = None,
-    silence: float | None = 15.0,
+    silence: float | None = SILENCE_SECONDS,
     cancel: Cancel | None = None,
 ) -> T:
     """Runs a remote program. Returns its last message. Raises ProtocolError if that is no `answer`."""

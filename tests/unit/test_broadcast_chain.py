@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fleet.delivery.chain.judge import Judge, Verdict
+from fleet.delivery.chain.member import Member
 from fleet.delivery.chain.order import SOURCE, Chain, Order
+from fleet.delivery.chain.source import ways
+from fleet.model import Host
 
 MB = 10**6
 Rates = Mapping[str, float] | Callable[[str, str], float]  # bytes/s of a hop, perhaps by its sender
@@ -359,3 +365,17 @@ def test_walls_at_random_come_to_an_end() -> None:
         shut = {(s, r) for s in [SOURCE, *names] for r in names if chance.random() < chance.choice([0.1, 0.3, 0.6])}
         story = walls(Story(*names), shut)
         assert len(story.told) <= 60
+
+
+def test_a_tunnel_that_gets_no_thread_is_a_way_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its sender tries the next way, and reports that one."""
+
+    def limited(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    host = Host("n1", "n1")
+    session: Any = SimpleNamespace(host=host, start=lambda _: SimpleNamespace(send=lambda _: None))
+    member = Member(host, [], "token", session=session, need={"address": "n1", "port": 1, "addresses": ["n1"]})
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(OSError, match="does not allow another thread"):
+        ways(member)[-1][1]()

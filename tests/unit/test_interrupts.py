@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 
 import click
 import pytest
@@ -12,6 +14,7 @@ from fleet.cli.line.line import Line, running
 from fleet.cli.main import cli
 from fleet.cli.run.follow import _signals
 from fleet.cli.run.launch_view import LaunchView
+from fleet.cli.screen import terminal
 from fleet.events import Notice
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
@@ -57,3 +60,22 @@ def test_ranks_are_stopped_only_where_some_may_run(event: str, capfd: pytest.Cap
         signal.raise_signal(signal.SIGINT)
     first, second = capfd.readouterr().err.splitlines()
     assert first == "interrupted: stopping all ranks; once more kills them" and "killing all ranks" in second
+
+
+def test_a_thread_limit_keeps_no_interrupt_from_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    left = list[int]()
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(os, "_exit", left.append)
+    monkeypatch.setattr(terminal._bottom, "held", 0)
+    cancel, runtime = Cancel(), Runtime(LocalTransport())
+    with running(Line(command=cli)), context.interrupts(cancel):
+        signal.raise_signal(signal.SIGINT)
+        assert cancel.is_set() and cancel.wait(0) and not left
+        signal.raise_signal(signal.SIGTERM)
+        assert left == [130]
+    with _signals(runtime, (), LaunchView(["a"])):
+        signal.raise_signal(signal.SIGINT)
+    assert runtime.cancel.is_set()

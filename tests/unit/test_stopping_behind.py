@@ -135,3 +135,34 @@ def test_a_leader_in_the_background_stops_hosts_itself(tmp_path: Path, monkeypat
     assert f"(pid {os.getpid()})" in text
     background.wait()
     assert (path / "n1/rank0.out").read_text() == "late\n" and not RunState(path).stopping
+
+
+def test_a_thread_limit_leaves_no_host_unstopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """n1 answers once all others had their turn: it is waited for, whichever of them gets no thread."""
+    path, tried, begin = run_folder(tmp_path, RUN), threading.Event(), threading.Thread.start
+    without = list[str]()
+
+    def limited(thread: threading.Thread) -> None:
+        if "n2" in thread.name and not without:
+            without.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    def last(spec: Spec) -> list[Message]:
+        assert tried.wait(300)
+        return [STOPPED]
+
+    def other(spec: Spec) -> list[Message]:
+        tried.set()
+        return [STOPPED]
+
+    nodes = Scripted({"n1": {"stop": last, "follow": LATE}, "n2": {"stop": other, "follow": LATE}})
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(background, "open_transport", lambda *_: nodes)
+    monkeypatch.setattr(nodes, "name", "local")
+    hosts = [HOST, Host("n2", "n2")]
+    record = RunRecord(RUN, tuple(Node(host, at, 1, at) for at, host in enumerate(hosts)), path, about_of({}))
+    background.stop_in_background(record, hosts, Runtime(nodes, background=True), stopped_by("ada@head"))
+    background.wait()
+    assert without and all((path / f"{host.name}/rank0.out").read_text() == "late\n" for host in hosts)
+    assert not RunState(path).stopping

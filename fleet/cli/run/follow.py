@@ -32,6 +32,7 @@ from fleet.events import Notice
 from fleet.inventory.find import display
 from fleet.model import Report, grouped
 from fleet.node.gang.ends import ranks_text
+from fleet.protocol.codes import FOR_RANKS
 from fleet.rules.left_behind import UNDYING
 from fleet.rules.units import counted, few
 from fleet.transport.base import pass_on
@@ -215,7 +216,7 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
     def signalled(signum: int, frame: Any) -> None:
         background("fleet-signal", partial(pass_on, runtime.transport, signum))
 
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, **dict.fromkeys(leader.FOR_RANKS, signalled)}
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, **dict.fromkeys(FOR_RANKS, signalled)}
     if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
         handlers[signal.SIGHUP] = hang_up
     with leader.handling(handlers):

@@ -12,7 +12,12 @@ import threading
 import traceback
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from fleet.background import background
+from fleet.errors import LimitError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -167,9 +172,8 @@ def note(text: str) -> None:
     line comes before the next one and before fleet ends."""
     erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
     data = f"{erasure}{text}{chr(10) * bool(text)}".encode()
-    writer = threading.Thread(target=os.write, args=(2, data), name="say", daemon=True)
-    writer.start()
-    writer.join(NOTE_SECONDS)
+    with contextlib.suppress(LimitError):  # what is not shown must not keep a signal from its work
+        futures.wait([background("say", partial(os.write, 2, data))], NOTE_SECONDS)
 
 
 def block() -> None:

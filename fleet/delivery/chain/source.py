@@ -18,6 +18,7 @@ from fleet.delivery.chain.order import HERE
 from fleet.delivery.manifest import Manifest
 from fleet.delivery.tree import Tree, received_tree
 from fleet.errors import FleetError, HostFailed, Interrupted, ProtocolError, Reason, UsageError
+from fleet.node.base.errors import on_failure
 from fleet.node.base.wire import in_parts
 from fleet.node.delivery.chain.link import link_token
 from fleet.node.delivery.chain.send import way
@@ -180,11 +181,12 @@ def _through(session: Session, member: Member) -> socket.socket:
     try:
         channel = session.start(bootstrap(session.host))
         channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))
+        near, far = socket.socketpair()
+        with on_failure(near.close), on_failure(far.close):
+            unattended("tunnel", partial(_pull, channel, far))
+            unattended("tunnel", partial(_push, far, channel))
     except FleetError as error:
         raise OSError(error.message) from error
-    near, far = socket.socketpair()
-    unattended("tunnel", partial(_push, far, channel))
-    unattended("tunnel", partial(_pull, channel, far))
     return near
 
 

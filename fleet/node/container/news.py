@@ -9,7 +9,7 @@ from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.container.channel import bounded
 
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # of a message that is not of fleet
-TEXT, TAIL = 4096, 4096
+TEXT = 4096
 STATES = ("running", "stopping", "exited", "stopped", "lost")
 MOST_PIDS, MOST_LINES = 100, 20
 

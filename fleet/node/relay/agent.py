@@ -35,6 +35,7 @@ from fleet.node.base.processes import read_file, send_signal, start_time, with_e
 from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import NONSENSE, Link, tls_context
+from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
 from fleet.protocol.state import RANK_WRAPPER, SCOPE
 
@@ -48,7 +49,7 @@ BYTES = 1 << 16  # in one read
 MAX_BUFFERED = 1 << 20  # bytes that one side has not taken yet; from there on, the other side is not read
 SLICE = 0.2  # seconds between polls: the end of a process that left its pipes to another one shows by polling only
 HEAD = Struct(HEADER)
-FOR_RANKS, ONCE_SECONDS = (signal.SIGUSR1, signal.SIGUSR2), 2.0
+ONCE_SECONDS = 2.0
 
 
 def digest_of(token: str) -> str:
@@ -275,7 +276,7 @@ def main() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *FOR_RANKS):
         signal.signal(number, lambda *_: None)
     start_thread(take_signals, spec, context, reader)
     print(PRINTED % digest_of(spec["me"]["token"]), flush=True)

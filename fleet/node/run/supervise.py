@@ -55,7 +55,8 @@ from fleet.node.run.start.engine import (
     temporary_folder,
 )
 from fleet.node.run.start.kernel_log import KernelLog
-from fleet.node.run.start.supervisor import FOR_RANKS, Signals, Supervisor
+from fleet.node.run.start.supervisor import Signals, Supervisor
+from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 

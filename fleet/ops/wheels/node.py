@@ -39,7 +39,6 @@ from fleet.transport.base import Session
 from fleet.transport.program import call
 
 ANSWER_SECONDS = 60.0
-SILENCE_SECONDS = 15.0
 LOCK_SECONDS = 600.0
 # what a broadcast reports of a host that may get them all the same: a sync needs no connection but that of SSH
 CHAIN_KINDS = ("unreachable", "slow", "stalled")
@@ -69,7 +68,6 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
             spec,
             Interpreter | Failed,
             timeout=ANSWER_SECONDS + 30,
-            silence=SILENCE_SECONDS,
             cancel=runtime.cancel,
         )
         if facts["event"] == "failed":
@@ -157,9 +155,7 @@ def install(
             "wheels": [w.carried() for w in some],
         }
         began = time.monotonic()
-        answer = call(
-            session, "python.install", spec, Installed | InstallFailed, silence=SILENCE_SECONDS, cancel=runtime.cancel
-        )
+        answer = call(session, "python.install", spec, Installed | InstallFailed, cancel=runtime.cancel)
         there = {name: state for name, state in answer.get("wheels", {}).items() if name in wanted}
         if answer["event"] == "failed":
             return Result(host.name, False, error=_refused(answer), answer=HasWheels(wheels=lost[host.name] | there))

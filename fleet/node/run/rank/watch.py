@@ -12,9 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleet.node.run.rank.drain import Logs
 
-PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # as in protocol/codes.py; from the supervisor they are no stop
+PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *FOR_RANKS}
 ONCE = {signal.SIGINT, signal.SIGTERM}
-FOR_RANKS = {signal.SIGUSR1, signal.SIGUSR2}  # from the supervisor they are no stop
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
 FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
 RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended

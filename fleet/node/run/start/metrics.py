@@ -13,6 +13,7 @@ from fleet.node.base.run_folder import note
 from fleet.node.base.types import run_specs
 from fleet.node.run.sample import Sampler
 from fleet.node.run.start.engine import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
+from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.state import METRICS
 
 HALVE_BYTES = 4 << 20  # after each so many, samples are half as many: a run of three months has 32 MiB
@@ -51,7 +52,7 @@ class Metrics:
 def stand_alone(parent: int) -> None:
     """Keeps nothing of the supervisor's open, neither its locks nor its signals, and lives no longer than it."""
     signal.set_wakeup_fd(-1)
-    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
         signal.signal(signum, signal.SIG_DFL)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NAME, b"fleet-sampler")

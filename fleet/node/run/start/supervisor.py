@@ -28,9 +28,9 @@ from fleet.node.run.start.extension_builds import Builds, build_root
 from fleet.node.run.start.kernel_log import KernelLog
 from fleet.node.run.start.metrics import Metrics
 from fleet.node.run.times import Times
+from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
 
-FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 TICK, ENDING_TICK = 0.05, 0.02
 MOST_NAMED = 5  # of the processes that a rank left running
 TAIL_BYTES = 64 * 1024

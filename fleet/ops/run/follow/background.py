@@ -11,14 +11,14 @@ import select
 import subprocess
 import threading
 from collections.abc import Collection, Sequence
-from concurrent import futures
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from fleet.answers.run_events import Cleaned
 from fleet.background import unattended
 from fleet.codec import from_json, to_json
-from fleet.errors import FleetError
+from fleet.errors import FleetError, LimitError
 from fleet.model import Host
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import on_failure
@@ -154,7 +154,12 @@ def stop(spec: dict[str, Any]) -> None:
             came.append(host.name)
         folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {text}")
 
-    futures.wait([unattended(f"stop {host.name}", partial(work, host)) for host in hosts])
+    with ExitStack() as begun:  # each of them is waited for, whatever happens
+        for host in hosts:
+            try:
+                begun.callback(unattended(f"stop {host.name}", partial(work, host)).exception)
+            except LimitError:  # then by this one
+                work(host)
     correct_summary(folder, came, record.attempt)
     folder.set_stopping([])
     transport.close()
