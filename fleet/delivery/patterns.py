@@ -144,8 +144,9 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
         with open_regular(path, 0 if follow else os.O_NOFOLLOW) as file:
             return own.bounded(file)
     except OSError as error:
+        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
         is_other = error.errno == errno.EINVAL
-        if not os.path.lexists(path) or os.path.isdir(path) or os.path.islink(path) and not is_other:
+        if gone or os.path.isdir(path) or os.path.islink(path) and not is_other:
             return None
         if is_other:
             raise UsageError(

@@ -204,10 +204,11 @@ def killed_twice(ground: Ground) -> None:
                 time.sleep(0.002)
             os.killpg(process.pid, signal.SIGKILL)
         time.sleep(0.2)  # what is on its way is still being written
-        if (ground.place / "set/large").exists():
+        staged = ground.staged()
+        if (ground.place / "set/large").exists():  # it may get there until now
             break
-        assert ground.staged() > most - LARGE  # a block that was not whole comes again
-        most = max(most, ground.staged())
+        assert staged > most - LARGE  # a block that was not whole comes again
+        most = max(most, staged)
     ground.all_came()
 
 

@@ -136,5 +136,5 @@ def missing_consent(comparison: "Comparison", folders: "list[tuple[int, str]]", 
         "deleted": len(deleted),
         "replaced": replaced,
         "of": sum(rows[-1][KIND] != "d" for rows in comparison.owner.journal.known.values()),
-        "named": sorted(deleted)[:NAMED],
+        "named": sorted(deleted)[: NAMED + 1],  # the last one is named, too
     }
