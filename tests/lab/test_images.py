@@ -68,7 +68,7 @@ def test_an_image_is_sent_once_and_check_compares_it(lab: VirtualLab, head: dict
     assert states(first) == ["loaded"] * 4 and first["sent"] > 3_000_000
     assert {lab.sh(name, f"podman image inspect -f {{{{.Id}}}} {NAME}") for name in lab.names} == {first["id"]}
     assert [lab.sh(name, LEFT, check=False) for name in lab.names] == [""] * 4
-    assert not list((lab.home / ".cache/fleet").rglob("image.tar"))
+    assert not list((lab.home / ".fleet/images").rglob("image.tar"))
     again = sync(lab, NAME, env=head)
     assert states(again) == ["there"] * 4 and again["sent"] == 0
     assert findings(lab) == []
