@@ -1,5 +1,5 @@
-"""Reads an archive of a container image, as `save` of podman or docker writes it. It may be a stranger's: time and memory
-are bounded, nothing is unpacked, and an id counts only where the content that it names has it."""
+"""Reads an archive of a container image, as `save` of podman or docker writes it. It may be a stranger's: time and
+memory are bounded, nothing is unpacked, and an id counts only where the content that it names has it."""
 
 import hashlib
 import tarfile

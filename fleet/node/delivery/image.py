@@ -1,9 +1,9 @@
 """Looks for a container image in this node's runtime, saves it to a file, or loads it from one.
 
-spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: of what} of
-which it is to have one, none where that is not known yet, "file": of the archive, null to look, "mark"}. J at the end:
-{"event": "done", "runtime", "id": hex or null where the image is missing, "of": "config" | "manifest", "stored": whether
-that runtime has a wanted id, under any name, "archive": {id: of what} of what was saved}; or
+spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: of what}
+of which it is to have one, none where that is not known yet, "file": of the archive, null to look, "mark"}. J at the
+end: {"event": "done", "runtime", "id": hex or null where the image is missing, "of": "config" | "manifest", "stored":
+whether that runtime has a wanted id, under any name, "archive": {id: of what} of what was saved}; or
 {"event": "failed", "message", "hint"}. End of file on stdin ends the runtime's command."""
 
 import os

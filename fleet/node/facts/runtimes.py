@@ -1,8 +1,8 @@
 """Knows the container runtimes of a node: how each lists, saves and loads images, and which of them has an image.
 
 An image's id is the sha256 of its configuration in hexadecimal, the same in podman and docker, on every node and after
-`save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead, which cannot
-be compared with it. Of a .sif or .sqsh file it is the file's own sha256."""
+`save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead: the two
+cannot be compared. Of a .sif or .sqsh file it is the file's own sha256."""
 
 import os
 import shutil
@@ -77,8 +77,8 @@ def output(
 
 
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns {"id": hex}, with "of": "manifest" where it is none of a configuration; {"id": None} where the runtime does
-    not have the image, or {"why": text} where that is not known."""
+    """Returns {"id": hex}, with "of": "manifest" where it is none of a configuration; {"id": None} where the runtime
+    does not have the image, or {"why": text} where that is not known."""
     if file_runtime(image):
         file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
         return {"id": file_digest(file) if os.path.exists(file) else None}
