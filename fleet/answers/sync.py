@@ -74,8 +74,8 @@ class Broadcasted:
 
 @dataclass(frozen=True)
 class HasImage:
-    """Describes what a host's runtime has: the id of the image of that name, null where it is missing. state: "there",
-    "loaded", "stored" (it has the image under another name) or "missing"."""
+    """Describes what a host's runtime has: the id of the image of that name. state: "there", "loaded" or "unknown": it
+    is the sha256 of a manifest, where that of a configuration is known, or the other way round."""
 
     runtime: str
     id: str | None
@@ -84,7 +84,7 @@ class HasImage:
 
 @dataclass(frozen=True)
 class Image:
-    """Describes an image. id: the sha256 of its configuration. sent: the bytes that left the source. source: the host
+    """Describes an image. id: as its source prints it. sent: the bytes that left the source. source: the host
     that had it."""
 
     image: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 import shlex
-import shutil
-import tarfile
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 from fleet.answers.sync import Broadcasted, HasImage, Image
 from fleet.delivery.chain import transfer
@@ -18,13 +17,16 @@ from fleet.each import on_each
 from fleet.errors import HostFailed, Reason, UsageError
 from fleet.inventory.fields import FieldError, image
 from fleet.model import Host, Inventory, Report, Result, exit_code_of
-from fleet.node.base.json import loads
+from fleet.node.base.errors import Refused
+from fleet.node.delivery.archive import read_archive
+from fleet.node.facts.runtimes import file_runtime
 from fleet.ops.broadcast import parse_rate
-from fleet.ops.cache import cache, turn
+from fleet.ops.cache import turn
 from fleet.ops.facts import training
 from fleet.ops.plans import RequestPlan
 from fleet.ops.wheels.node import folder_of, forget
-from fleet.protocol.messages.images import Has, ImageSpec
+from fleet.ops.wheels.wheel import Reading
+from fleet.protocol.messages.images import Has, ImageSpec, Of
 from fleet.protocol.messages.values import Failed
 from fleet.protocol.state import IMAGES
 from fleet.requests.sync import SyncImage
@@ -34,7 +36,7 @@ from fleet.transport.local import LocalTransport
 from fleet.transport.program import call
 
 HERE = Inventory((Host("this machine", "localhost"),))
-OCI_NAME, DOCUMENT_BYTES, FILE, KIND = "org.opencontainers.image.ref.name", 1 << 20, "image.tar", "image"
+FILE, KIND = "image.tar", "image"
 TEXT = "image: %s; would be sent by a chain of the hosts that do not have it, loaded, and verified by its id"
 WHAT = {"look": "looking for the image", "save": "saving the image", "load": "loading the image"}
 
@@ -57,28 +59,19 @@ def plan(inventory: Inventory, request: SyncImage, origin: Host | None) -> Image
     return ImagePlan(hosts, request, shown, TEXT % request.image, inventory.only([origin]) if origin else None, rate)
 
 
-def read_archive(path: Path) -> tuple[str, str]:
-    """Returns (name, id) of the one image in an archive of podman's or docker's `save`. Raises UsageError."""
+def read_file(path: Path, runtime: Runtime) -> tuple[str, dict[str, Of]]:
+    """Returns the name of the one image in an archive of podman's or docker's `save`, and the ids that it may have.
+    Raises UsageError, Interrupted."""
     try:
-        with tarfile.open(path) as archive:
-
-            def read(name: str) -> Any:
-                file = archive.extractfile(name)
-                return loads((file.read(DOCUMENT_BYTES) if file else b"").decode())
-
-            try:
-                (only,) = read("manifest.json")
-                name, config = only["RepoTags"][0], only["Config"]
-            except KeyError:
-                (only,) = read("index.json")["manifests"]
-                name = only["annotations"][OCI_NAME]
-                config = read("blobs/" + only["digest"].replace(":", "/"))["config"]["digest"]
-            return image(name), re.findall("[0-9a-f]{64}", config)[0]
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise UsageError(f"{path}: {error}", hint="give an archive: podman save -o FILE.tar NAME") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, FieldError):
-        hint = "save one, by its name: podman save -o FILE.tar NAME"
-        raise UsageError(f"{path} is no archive of one image with a name", hint=hint) from None
+        with Reading(path, runtime.cancel.is_set) as file:
+            name, ids = read_archive(file)
+        if name is None or file_runtime(name):
+            raise Refused("its image has no name")
+        return image(name), cast(dict[str, Of], ids)
+    except (OSError, Refused, FieldError) as error:
+        why = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+        hint = "give an archive of one image, by its name: podman save -o FILE.tar NAME"
+        raise UsageError(f"{path}: {why}", hint=hint) from None
 
 
 def run(plan: ImagePlan, runtime: Runtime) -> Report:
@@ -87,43 +80,64 @@ def run(plan: ImagePlan, runtime: Runtime) -> Report:
     request, source = plan.request, plan.origin or HERE
     origin = source.hosts[0] if plan.origin else None
     near = runtime if origin else replace(runtime, transport=LocalTransport())
-    name, wanted = read_archive(Path(request.image)) if request.is_archive else (request.image, _id_of(plan, near))
-    key, sent = wanted[:24], 0
-    there = folder_of(key, IMAGES)
-    saved = folder_of(f"from-{key}", IMAGES) if origin else str(cache() / IMAGES / key)
-    file = Path(request.image).absolute() if request.is_archive else Path(saved, FILE)
+    if request.is_archive:
+        name, ids = read_file(Path(request.image).expanduser(), runtime)
+    else:
+        name, ids = request.image, _ids_of(plan, near)
+    first, sent = next(iter(ids)), 0
+    key = hashlib.sha256(f"{first} {name}".encode()).hexdigest()[:24]
+    there, saved = folder_of(key, IMAGES), folder_of(f"from-{key}", IMAGES)
+    file = Path(request.image).expanduser().absolute() if request.is_archive else Path(saved, FILE)
     with turn(f"image-{key}", "another sync of this image", runtime):
-        done = _do(plan.inventory, runtime, "look", name, wanted)
-        states = {host: result.read(HasImage).state for host, result in done.items() if result.ok}
+        done, seen = _do(plan.inventory, runtime, "look", name, ids)
+        if not request.is_archive and {_state(has, ids) for has in seen.values()} & {"missing", "unknown"}:
+            ids = ids | _one(_do(source, near, "save", name, ids, str(file)))["archive"]
+        states = {host: _state(has, ids) for host, has in seen.items()}
         lacking = tuple(host for host in plan.hosts if states.get(host.name) == "missing")
         if lacking:
-            saving = {} if request.is_archive else _do(source, near, "save", name, wanted, str(file))
-            for error in (result.error for result in saving.values() if result.error):
-                raise error
-            item = Item(file, {host.name: f"{there}/{FILE}" for host in lacking})
+            item = Item(file if origin else file.expanduser(), {host.name: f"{there}/{FILE}" for host in lacking})
             report = transfer.run(Broadcast(lacking, (item,), plan.limit, origin, force=True), runtime)
             done |= {result.host: result for result in report.results if not result.ok}
             sent = report.read(Broadcasted).sent
-        behind = [host for host in plan.hosts if done[host.name].ok and states[host.name] != "there"]
-        done |= _do(plan.inventory.only(behind), runtime, "load", name, wanted, f"{there}/{FILE}")
-        forget(plan.inventory.only(host for host in behind if done[host.name].ok), there, runtime)
+        behind = [host for host in plan.hosts if done[host.name].ok and states[host.name] in ("missing", "stored")]
+        loaded, has = _do(plan.inventory.only(behind), runtime, "load", name, ids, f"{there}/{FILE}")
+        done, seen, states = done | loaded, seen | has, states | dict.fromkeys(has, "loaded")
+        # on those too whose earlier sync was killed after it had loaded the image
+        forget(plan.inventory.only(host for host in plan.hosts if done[host.name].ok), there, runtime)
         results = tuple(done[host.name] for host in plan.hosts)
         if all(result.ok for result in results):
-            shutil.rmtree(saved, ignore_errors=True) if origin is None else forget(source, saved, runtime)
-    answer = Image(name, wanted, sent, origin.name if origin else None)
+            forget(source, saved, near)
+    answers = {host: HasImage(has["runtime"], has["id"], states[host]) for host, has in seen.items()}
+    results = tuple(replace(result, answer=answers[result.host]) if result.ok else result for result in results)
+    answer = Image(name, first, sent, origin.name if origin else None)
     return Report("sync", results, exit_code_of(results), answer=answer)
 
 
-def _id_of(plan: ImagePlan, runtime: Runtime) -> str:
-    """Returns the id of the image, which the runtime of the source has. Raises HostFailed."""
-    (result,) = _do(plan.origin or HERE, runtime, "look", plan.request.image, None).values()
+def _state(has: Has, ids: Mapping[str, Of]) -> str:
+    """Returns "there", "stored" (under another name), "missing", or "unknown": the ids are of different kinds."""
+    if has["id"] in ids:
+        return "there"
+    if has["stored"]:
+        return "stored"
+    return "missing" if has["id"] is None or has["of"] in ids.values() else "unknown"
+
+
+def _one(found: tuple[dict[str, Result], dict[str, Has]]) -> Has:
+    """Returns the answer of the source. Raises its error."""
+    (result,) = found[0].values()
     if result.error:
         raise result.error
-    has, name = result.read(HasImage), plan.request.image
-    if has.id is None:
-        hint = f"{has.runtime} pull {shlex.quote(name)} there, or name the host that has it: --from HOST"
-        raise HostFailed(f"{has.runtime} does not have image {name}", host=result.host, hint=hint, kind=KIND)
-    return has.id
+    return found[1][result.host]
+
+
+def _ids_of(plan: ImagePlan, runtime: Runtime) -> dict[str, Of]:
+    """Returns the id of the image, which the runtime of the source has. Raises HostFailed."""
+    source, name = plan.origin or HERE, plan.request.image
+    has = _one(_do(source, runtime, "look", name, {}))
+    if has["id"] is None:
+        hint = f"{has['runtime']} pull {shlex.quote(name)} there, or name the host that has it: --from HOST"
+        raise HostFailed(f"{has['runtime']} does not have image {name}", host=source.names[0], hint=hint, kind=KIND)
+    return {has["id"]: has["of"]}
 
 
 def _do(
@@ -131,25 +145,25 @@ def _do(
     runtime: Runtime,
     do: Literal["look", "save", "load"],
     name: str,
-    wanted: str | None,
+    ids: dict[str, Of],
     file: str | None = None,
-) -> dict[str, Result]:
-    """Returns the result of node/delivery/image.py for each host."""
+) -> tuple[dict[str, Result], dict[str, Has]]:
+    """Returns the result of node/delivery/image.py for each host, and what it answered for each that is ok."""
+    seen: dict[str, Has] = {}
 
     def task(session: Session, host: Host) -> Result:
         spec: ImageSpec = {
             **training(inventory, host),
             "do": do,
             "image": name,
-            "id": wanted,
+            "ids": ids,
             "file": file,
             "mark": f"image-{uuid.uuid4().hex}",
         }
         has = call(session, "delivery.image", spec, Has | Failed, cancel=runtime.cancel)
         if has["event"] == "failed":
             raise HostFailed(Reason.of_node(has["message"]), hint=has["hint"] or None, kind=KIND)
-        found = "there" if has["id"] == wanted else "stored" if has["stored"] else "missing"
-        state = "loaded" if do == "load" else found
-        return Result(host.name, True, 0, answer=HasImage(has["runtime"], has["id"], state))
+        seen[host.name] = has
+        return Result(host.name, True, 0)
 
-    return {result.host: result for result in on_each(inventory.hosts, runtime, task, what=WHAT[do])}
+    return {result.host: result for result in on_each(inventory.hosts, runtime, task, what=WHAT[do])}, seen

@@ -10,6 +10,7 @@ from typing import Literal
 from fleet.errors import UsageError
 from fleet.inventory.fields import FieldError
 from fleet.inventory.fields import image as image_of
+from fleet.node.facts.runtimes import file_runtime
 from fleet.requests.request import HELP, METAVAR, SECTION, OptionError, Request, option, within
 
 IMPORT_SECONDS = 120.0
@@ -148,6 +149,10 @@ class SyncImage(Request):
             _ = self.is_archive or image_of(self.image)
         except FieldError as error:
             raise OptionError("image", error.message, error.hint) from None
+        if "@" in self.image and not self.is_archive and not file_runtime(self.image):
+            raise OptionError(
+                "image", "an archive cannot bring a digest", "give it a name: podman tag NAME@DIGEST NAME:TAG"
+            )
         if self.is_archive and self.from_host is not None:
             raise UsageError("--from HOST takes the name of an image that it has", hint="on HOST: podman load -i FILE")
 

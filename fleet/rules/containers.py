@@ -19,14 +19,20 @@ def missing(view: View) -> Sentence | None:
     found = view.get("container")
     if not found or found.get("id", "not known"):
         return None
+    name = shlex.quote(found["image"])
+    pull = f"there: {found['runtime']} pull {name}"  # a digest is no name that an archive could bring
     return Sentence(
-        f"{found['runtime']} does not have image {found['image']}", f"fleet sync --image {shlex.quote(found['image'])}"
+        f"{found['runtime']} does not have image {found['image']}",
+        pull if "@" in name else f"fleet sync --image {name}",
     )
 
 
 def image_id(view: View) -> tuple[str, str] | None:
     found = view.get("container") or {}
-    return (found["image"], found["id"]) if found.get("id") else None
+    if not found.get("id"):
+        return None
+    # ids of manifests and of configurations cannot be compared
+    return f"{found['image']}{' (its manifest)' if found.get('of') else ''}", found["id"]
 
 
 RULES = (

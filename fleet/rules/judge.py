@@ -235,10 +235,15 @@ def _distinct(rule: Rule, values: Values) -> Iterable[Finding]:
 def _digest(rule: Rule, values: Values) -> Iterable[Finding]:
     of_what = {name: value if isinstance(value, tuple) else ("", value) for name, value in values.items() if value}
     for what, hosts in grouped((what, name) for name, (what, _) in of_what.items()).items():
-        (usual, _), *rest = groups({name: of_what[name][1] for name in hosts})
+        (usual, _), *rest = found = groups({name: of_what[name][1] for name in hosts})
+        about = " ".join(filter(None, (rule.what, what)))
+        if not has_majority(found):
+            parts = [f"{fold(names)} sha256 {value[:12]}" for value, names in found]
+            yield rule.found(hosts, f"no agreement on {about}: {'; '.join(parts)}")
+            continue
         for value, names in rest:
-            differs = f"differs: sha256 {value[:12]}, elsewhere sha256 {usual[:12]}"
-            yield rule.found(names, _of(names) + " ".join(filter(None, (rule.what, what, differs))))
+            differs = f"{about} differs: sha256 {value[:12]}, elsewhere sha256 {usual[:12]}"
+            yield rule.found(names, _of(names) + differs)
 
 
 def _partly(rule: Rule, values: Values) -> Iterable[Finding]:

@@ -68,7 +68,7 @@ def test_an_image_is_sent_once_and_check_compares_it(lab: VirtualLab, head: dict
     assert states(first) == ["loaded"] * 4 and first["sent"] > 3_000_000
     assert {lab.sh(name, f"podman image inspect -f {{{{.Id}}}} {NAME}") for name in lab.names} == {first["id"]}
     assert [lab.sh(name, LEFT, check=False) for name in lab.names] == [""] * 4
-    assert not list((lab.home / ".cache/fleet").rglob("image.tar"))
+    assert not list((lab.home / ".fleet/images").rglob("image.tar"))
     again = sync(lab, NAME, env=head)
     assert states(again) == ["there"] * 4 and again["sent"] == 0
     assert findings(lab) == []
@@ -93,6 +93,26 @@ def test_an_archive(lab: VirtualLab, head: dict[str, str], tmp_path: Path, kind:
     assert states(sync(lab, str(archive))) == ["loaded"] * 4
     assert states(sync(lab, str(archive))) == ["there"] * 4
     assert archive.exists()
+
+
+def test_the_next_sync_removes_what_a_killed_one_left(lab: VirtualLab, head: dict[str, str]) -> None:
+    without(lab)
+    slow = '#!/bin/sh\n[ $1 != load ] || sleep 60\nexec /usr/bin/podman "$@"\n'
+    lab.sh(lab.names[1], f"mkdir -p /usr/local/bin; printf '%s' '{slow}' >/usr/local/bin/podman")
+    lab.sh(lab.names[1], "chmod +x /usr/local/bin/podman")
+    killed = lab.popen("-i", "lab", "sync", "--image", NAME, env=head)
+    loaded = f"timeout 60 sh -c 'until /usr/bin/podman image exists {NAME}; do sleep 0.1; done'"
+    try:
+        lab.sh(lab.names[0], loaded)
+    finally:
+        killed.kill()
+        killed.communicate()
+        lab.sh(lab.names[1], "rm /usr/local/bin/podman")
+    assert "image.tar" in lab.sh(lab.names[0], LEFT) and list((lab.home / ".fleet/images").rglob("image.tar"))
+    again = sync(lab, NAME, env=head)
+    assert states(again)[:2] == ["there", "loaded"] and again["sent"] < 3_000_000
+    assert [lab.sh(name, LEFT, check=False) for name in lab.names] == [""] * 4
+    assert not list((lab.home / ".fleet/images").rglob("image.tar"))
 
 
 def test_of_a_host_past_a_podman_that_hangs_and_a_host_without(lab: VirtualLab, head: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.node.base.errors import Refused
+from fleet.node.delivery import image
 from fleet.node.facts import runtimes
 
 ID = "ab" * 32
@@ -36,6 +37,7 @@ def node(folder: Path, **programs: str) -> dict[str, str]:
         ({"docker": BROKEN}, "docker", "no daemon is running"),
         ({"podman": HANGS}, "podman", "no answer within 1 s"),
         ({"podman": HANGS, "docker": HAS}, "docker", ID),
+        ({"docker": f"echo 'sha256:{ID} [train@sha256:{ID}]'"}, "docker", ID),
         ({"podman": RAVES}, "podman", "exit status -13"),
         ({"podman": "echo ../../etc"}, "podman", "it prints no image id"),
         ({"apptainer": HAS}, None, None),
@@ -53,6 +55,7 @@ def test_the_first_runtime_that_has_the_image(
         return
     assert answer and answer["runtime"] == runtime and answer["path"] == str(tmp_path / runtime)
     assert answer.get("id", answer.get("why")) == found
+    assert answer.get("of") == ("manifest" if "@sha256:" in str(programs) else None)
 
 
 def test_a_plain_file_is_of_apptainer_or_enroot(tmp_path: Path) -> None:
@@ -78,10 +81,48 @@ def test_argv_of_each_runtime() -> None:
         line
         for path in ("/bin/podman", "/bin/docker")
         for line in (
-            f"{path} image inspect --format {{{{.Id}}}} train:1",
+            f"{path} image inspect --format {{{{.Id}}}} {{{{.RepoDigests}}}} train:1",
             f"{path} images --quiet",
             f"{path} save --output /x.tar train:1",
             f"{path} load --input /x.tar",
             f"{path} tag {ID} train:1",
         )
     ]
+
+
+# keeps NAME and ID in files; what it loads has the id in `new`, which is of a manifest where it is docker's
+STORE = """case "$1 $2" in
+"image inspect") for a; do :; done
+    if [ "$a" = "$(cat id)" ] || { [ "$a" = train:1 ] && [ -e named ]; }; then
+        echo "sha256:$(cat id) $(cat digests)"; else exit 1; fi;;
+"images --quiet") ;;
+"load --input") echo load >>log; cp new id; touch named;;
+"tag "*) echo tag >>log; touch named;;
+*) exit 9;; esac"""
+
+
+@pytest.mark.parametrize(
+    ("id", "named", "new", "manifest", "log"),
+    [
+        (ID, True, ID, False, ""),
+        (ID, False, ID, False, "tag\n"),
+        ("", False, ID, False, "load\n"),
+        ("", False, "cd" * 32, True, "load\n"),
+        ("", False, "cd" * 32, False, None),
+    ],
+)
+def test_an_image_is_loaded_where_its_id_is_missing(
+    tmp_path: Path, id: str, named: bool, new: str, manifest: bool, log: str | None
+) -> None:
+    for name, value in {"id": id, "new": new, "digests": f"[train@sha256:{new}]" if manifest else "[]"}.items():
+        (tmp_path / name).write_text(value)
+    if named:
+        (tmp_path / "named").touch()
+    env = node(tmp_path, podman=f"cd {tmp_path}\n{STORE}")
+    if log is None:
+        with pytest.raises(Refused, match="podman loaded train:1 with another id than abab"):
+            image.load("train:1", "/x.tar", {ID: "config"}, env)
+        return
+    image.load("train:1", "/x.tar", {ID: "config"}, env)
+    assert (tmp_path / "log").exists() == bool(log)
+    assert not log or (tmp_path / "log").read_text() == log

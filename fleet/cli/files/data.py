@@ -150,7 +150,12 @@ def show_image(report: Report) -> None:
 
     def line(result: Result) -> str:
         has = result.read(HasImage)
-        what = f"loaded into {has.runtime}" if has.state == "loaded" else f"nothing to do, {has.runtime} has it"
+        what = {
+            "loaded": f"loaded into {has.runtime}",
+            "there": f"nothing to do, {has.runtime} has it",
+            "unknown": f"not known whether it is the same, {has.runtime} has one of that name by another kind of id: "
+            f"remove it there ({has.runtime} rmi NAME), and run this again",
+        }[has.state]
         return f"{what}, id {(has.id or '')[:12]}"
 
     write_grouped((result for result in report.results if result.ok), line)

@@ -1,19 +1,23 @@
 """Looks for a container image in this node's runtime, saves it to a file, or loads it from one.
 
-spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "id": the one that it
-is to have, or null, "file": of the archive, null to look, "mark"}. J at the end: {"event": "done", "runtime",
-"id": hex or null where the image is missing, "stored": whether the runtime has the wanted id, under any name}; or
+spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: of what}
+of which it is to have one, none where that is not known yet, "file": of the archive, null to look, "mark"}. J at the
+end: {"event": "done", "runtime", "id": hex or null where the image is missing, "of": "config" | "manifest", "stored":
+whether that runtime has a wanted id, under any name, "archive": {id: of what} of what was saved}; or
 {"event": "failed", "message", "hint"}. End of file on stdin ends the runtime's command."""
 
 import os
 
 from fleet.node.base.child_processes import begin_marked, end_marked, finish_marked
 from fleet.node.base.errors import Refused, failed
-from fleet.node.base.files import remove_file
-from fleet.node.base.types import Any, images
+from fleet.node.base.files import open_regular, remove_file
+from fleet.node.base.state_folder import own_home
+from fleet.node.base.types import Any, Mapping, images
+from fleet.node.delivery.archive import read_archive
 from fleet.node.facts.ask import last_line
-from fleet.node.facts.runtimes import argv, output, require
+from fleet.node.facts.runtimes import argv, image_id, known, output, require
 from fleet.node.facts.tools import Tools
+from fleet.protocol.state import IMAGES
 
 GRACE_SECONDS, ANY_SECONDS = 5.0, 1e9
 
@@ -26,38 +30,71 @@ def run(found: "dict[str, Any]", env: "dict[str, str]", what: str, **values: str
         raise Refused("%s %s: %s" % (found["runtime"], what, reason), "is there room for its storage? df -h")
 
 
-def save(image: str, file: str, env: "dict[str, str]") -> None:
-    """Saves an image, but where an earlier sync has saved it."""
-    os.makedirs(os.path.dirname(file), 0o700, exist_ok=True)
-    if not os.path.exists(file):
-        remove_file(file + ".part")  # of a sync that was interrupted: podman changes no archive
-        run(require(image, env), env, "save", image=image, file=file + ".part")
-        os.rename(file + ".part", file)
+def archived(file: str) -> "dict[str, str]":
+    """Returns the ids of a saved image; none where it is no whole archive."""
+    try:
+        with open_regular(file) as archive:
+            return read_archive(archive)[1]
+    except (OSError, Refused):
+        return {}
 
 
-def load(image: str, file: str, wanted: str, env: "dict[str, str]") -> None:
-    """Loads an image where its id is missing, and gives it its name. Raises Refused where it has another id then."""
-    if not require(wanted, env)["id"]:
-        run(require(image, env), env, "load", file=file)
-    stored = require(wanted, env)
-    if not stored["id"]:
-        raise Refused("%s loaded %s with another id than %s" % (stored["runtime"], image, wanted[:12]), None)
-    if require(image, env)["id"] != wanted:
-        run(stored, env, "tag", id=wanted, image=image)
+def save(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
+    """Saves an image, but where an earlier sync has saved it. Raises Refused if the name has another image now."""
+    own_home(IMAGES, os.path.basename(os.path.dirname(file)))
+    if archived(file):
+        return
+    for left in (file, file + ".part"):
+        remove_file(left)  # of a sync that was interrupted: podman changes no archive
+    run(require(image, env), env, "save", image=image, file=file + ".part")
+    if require(image, env)["id"] not in ids:
+        remove_file(file + ".part")
+        raise Refused("%s was given to another image meanwhile" % image, "run it again")
+    os.rename(file + ".part", file)
+
+
+def stored(found: "dict[str, Any]", ids: "Mapping[str, str]", env: "dict[str, str]") -> "str | None":
+    """Returns the wanted id that the runtime has, under any name."""
+    for wanted in ids:
+        if known(dict(found, **image_id(found["runtime"], found["path"], wanted, env)))["id"] in ids:
+            return wanted
+    return None
+
+
+def load(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
+    """Loads an image where the runtime that has its name, or would get it, has none of the ids, and gives it the name.
+    Raises Refused where it has another id then; ids of manifests the runtime may give itself."""
+    found = require(image, env)
+    if found["id"] in ids:
+        return
+    if not stored(found, ids, env):
+        run(found, env, "load", file=file)
+        found = require(image, env)
+    wanted = stored(found, ids, env)
+    if wanted and found["id"] not in ids:
+        run(found, env, "tag", id=wanted, image=image)
+    elif not wanted and (found["id"] is None or found.get("of") != "manifest"):
+        raise Refused("%s loaded %s with another id than %s" % (found["runtime"], image, min(ids)[:12]), None)
 
 
 def work(spec: "images.ImageSpec") -> "dict[str, Any]":
     tools = Tools(spec)
     tools.activate()
-    env, image, wanted = dict(tools.env, FLEET_EXEC_ID=spec["mark"]), spec["image"], spec["id"]
+    env, image, ids = dict(tools.env, FLEET_EXEC_ID=spec["mark"]), spec["image"], spec["ids"]
     file = os.path.expanduser(spec["file"] or "")
     if spec["do"] == "save":
-        save(image, file, env)
-    elif spec["do"] == "load" and wanted:
-        load(image, file, wanted, env)
+        save(image, file, ids, env)
+    elif spec["do"] == "load":
+        load(image, file, ids, env)
     found = require(image, env)
-    stored = bool(wanted and require(wanted, env)["id"])
-    return {"event": "done", "runtime": found["runtime"], "id": found["id"], "stored": stored}
+    return {
+        "event": "done",
+        "runtime": found["runtime"],
+        "id": found["id"],
+        "of": found.get("of", "config"),
+        "stored": found["id"] in ids or stored(found, ids, env) is not None,
+        "archive": archived(file) if spec["do"] == "save" else {},
+    }
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Knows the container runtimes of a node: how each lists, saves and loads images, and which of them has an image.
 
 An image's id is the sha256 of its configuration in hexadecimal, the same in podman and docker, on every node and after
-`save` and `load`. Of a .sif or .sqsh file it is the file's own sha256."""
+`save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead: the two
+cannot be compared. Of a .sif or .sqsh file it is the file's own sha256."""
 
 import os
 import shutil
@@ -20,7 +21,7 @@ SILENT = 126  # the status of a runtime that does not answer, or cannot be start
 # "id" prints an image's id and fails where it is missing, or nothing is known; "list" fails in the second case alone
 STORED = {
     "version": ("--version",),
-    "id": ("image", "inspect", "--format", "{{.Id}}", "{image}"),
+    "id": ("image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", "{image}"),
     "list": ("images", "--quiet"),
     "save": ("save", "--output", "{file}", "{image}"),
     "load": ("load", "--input", "{file}"),
@@ -76,16 +77,18 @@ def output(
 
 
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns {"id": hex}, {"id": None} where the runtime does not have the image, or {"why": text} where that is not
-    known."""
+    """Returns {"id": hex}, with "of": "manifest" where it is none of a configuration; {"id": None} where the runtime
+    does not have the image, or {"why": text} where that is not known."""
     if file_runtime(image):
         file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
         return {"id": file_digest(file) if os.path.exists(file) else None}
     until = time.monotonic() + SECONDS
     status, out, err = output(argv(name, path, "id", image=image), SECONDS, env)
     if status == 0:
-        found = first_match(r"^(?:sha256:)?([0-9a-f]{64})$", out)
-        return {"id": found} if found else {"why": "it prints no image id"}
+        found = first_match(r"^(?:sha256:)?([0-9a-f]{64})(?: |$)", out)
+        if not found:
+            return {"why": "it prints no image id"}
+        return {"id": found, "of": "manifest"} if "@sha256:" + found in out else {"id": found}
     if status != SILENT:  # missing, or the runtime does not work
         status, _, err = output(argv(name, path, "list"), until - time.monotonic(), env)
     return {"id": None} if status == 0 else {"why": last_line(err) or "exit status %d" % status}
@@ -115,6 +118,11 @@ def require(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | 
     answer = find(image, env, workdir)
     if answer is None:
         raise Refused("no container runtime for image %s" % image, to_install(image))
+    return known(answer)
+
+
+def known(answer: "dict[str, Any]") -> "dict[str, Any]":
+    """Returns what find() found. Raises Refused where it is not known whether the runtime has the image."""
     if "id" not in answer:
         why = "%s does not answer: %s" % (answer["runtime"], answer["why"])
         raise Refused(why, "try it there: %s images" % answer["path"])

@@ -154,10 +154,11 @@ _Container = TypedDict("_Container", {"runtime": Text, "image": str})
 
 class Container(_Container, total=False):
     """The runtime that has an image, or could have it, null without one. id: the image's, null where it is missing; not
-    there where it is not known, and why."""
+    there where it is not known, and why. of: what it is the sha256 of, if not of the configuration."""
 
     path: str
     id: Sha256 | None
+    of: Literal["manifest"]
     why: str
 
 
