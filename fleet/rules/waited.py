@@ -13,6 +13,7 @@ from fleet.rules.ended import ended_by
 from fleet.rules.worked_out import DIFFER
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_WRITER = re.compile(r"^\[rank(\d+)\]:", re.MULTILINE)  # the rank that torch takes itself for
 
 
 def meanwhile(missing: Sequence[int]) -> str:
@@ -22,7 +23,11 @@ def meanwhile(missing: Sequence[int]) -> str:
 
 def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     """Returns (why, remedy, ranks that did not come to where the others waited). texts: the end of what each rank of
-    the run wrote. at: where ranks were, as their stacks show it. None: no rank timed out, or who came is not known."""
+    the run wrote. at: where ranks were, as their stacks show it. None: no rank timed out, or who came is not known, as
+    where a script's own ranks have numbers of their own."""
+    writers = {rank: set(map(int, _WRITER.findall(text))) for rank, text in texts.items()}
+    if any(numbers - {rank} for rank, numbers in writers.items()):
+        return None
     late = ((rank, _IN.search(text)) for rank, text in texts.items() if timed_out(text))
     places = grouped((f"in {in_[2]} {in_[1]}" if in_ else "until it timed out", rank) for rank, in_ in late)
     if not places:
@@ -34,6 +39,8 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
         int(rank) for text in texts.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
     }
     if named and not named & texts.keys():
+        if not all(writers[rank] for rank in waited):
+            return None
         why = f"{ranks_text(sorted(waited))} waited for {ranks_text(sorted(named))}, and the run has {len(texts)} ranks"
         return why, "leave world_size out of init_process_group: the environment has this run's", []
     missing = sorted(named - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]

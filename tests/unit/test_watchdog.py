@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from fleet.node.gang.timed_out import timed_out
 from fleet.rules.waited import who_waited
-from tests.failures import ASKED, End, failed, of_rank, trace
+from tests.failures import ASKED, End, failed, gave_up, of_rank, trace
 
 GLOO = (
     "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete"
@@ -64,6 +66,32 @@ def test_a_world_that_is_larger_than_the_run_is_named() -> None:
     found = who_waited({rank: of_rank(rank, trace(STORE.format(4))) for rank in range(4)}, {})
     assert found is not None and found[0] == "ranks 0-3 waited for rank 4, and the run has 4 ranks"
     assert "world_size" in found[1] and not found[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "waited"),
+    [
+        (trace(GLOO), True),
+        (gave_up(0), True),
+        (trace(GLOO) + "\nDuring handling of the above exception, another exception occurred:\n\n" + trace("E: x"), True),
+        (trace(GLOO) + "Exception ignored in: <function f at 0x1>\n" + trace("E: x"), True),
+        (trace(GLOO) + trace("ValueError: x"), False),
+        (of_rank(0, trace(GLOO)) + "\n" + of_rank(0, trace("ValueError: x")), False),
+        (f"caught: {GLOO}\nstep 1\nstep 2\n" + trace("ValueError: x"), False),
+        ("Timed out after " * 4000 + "[rank0]: \n" * 4000, False),
+    ],
+)
+def test_what_a_rank_raised_since_it_timed_out_is_its_end(text: str, waited: bool) -> None:
+    began = time.process_time()
+    assert timed_out(text) == waited
+    assert time.process_time() - began < 1.0
+
+
+def test_ranks_of_a_script_with_numbers_of_their_own_are_not_those_of_the_run() -> None:
+    """Of a torchrun that a script starts on each node."""
+    texts = {node: "".join(of_rank(rank, trace(STORE.format(9))) for rank in (8 * node, 8 * node + 1)) for node in (0, 1)}
+    assert who_waited(texts, {}) is None
+    assert who_waited({rank: trace(STORE.format(4)) for rank in range(4)}, {}) is None, "who wrote it is not known"
 
 
 BARRIER = "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
