@@ -369,7 +369,7 @@ def test_a_time_out_of_an_earlier_attempt_holds_nothing(home: Path, run: str) ->
     """As under an engine that starts ranks again: their logs go on."""
     late = "trap 'touch ~/told; exit 1' TERM; touch ~/up; while :; do sleep 0.05; done"
     plain = "until [ -e ~/up ]; do sleep 0.05; done; echo 'ValueError: x' >&2; exit 1"
-    before = "echo Timed out waiting 1ms for recv operation to complete > $FLEET_RUN_DIR/rank0.err; exec \"$@\""
+    before = 'echo Timed out waiting 1ms for recv operation to complete > $FLEET_RUN_DIR/rank0.err; exec "$@"'
     start(home, run, ["sh", "-c", before, "sh", *ranks_argv(plain, late)])
     began = final(home, run)["began"]
     ended = read_json(folder_of(home, run) / "rank0.json")

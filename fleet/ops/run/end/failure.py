@@ -74,9 +74,7 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
     return [{**line, "time": clock.here(line["time"]) - failure.time} for line in mine]
 
 
-def elsewhere(
-    cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail
-) -> tuple[str, Cause]:
+def elsewhere(cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail) -> tuple[str, Cause]:
     """Returns (the host, the cause) of a rank that only reports another one's death: what is broken there is why, if a
     rank that the others waited for is there, or one whose own end it explains. missing: ranks that did not come."""
     if not cause.collateral or cause.kernel is not None:
