@@ -105,6 +105,7 @@ JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting 
         ({0: GLOO, 1: CLOSED, 3: GLOO}, (2,)),
         ({0: BARRIER, 1: CLOSED, 3: CLOSED}, (2,)),
         ({0: JOINED, 1: JOINED, 3: JOINED}, (2,)),
+        ({0: STORE.format(2), 1: STORE.format(9), 3: CLOSED}, (2,)),  # of which the run has no such rank
         ({0: STORE.format(2), 1: STORE.format(2), 3: STORE.format(2)}, (2,)),
         ({0: GLOO, 1: GLOO, 2: GLOO, 3: GLOO}, ()),
         ({0: GLOO, 1: CLOSED, 2: CLOSED, 3: CLOSED}, ()),
