@@ -43,7 +43,8 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
             return None
         why = f"{ranks_text(sorted(waited))} waited for {ranks_text(sorted(named))}, and the run has {len(texts)} ranks"
         return why, "leave world_size out of init_process_group: the environment has this run's", []
-    missing = sorted(named & texts.keys() - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]
+    others = texts.keys() - waited
+    missing = sorted(named & others) or [rank for rank in sorted(others) if not ended_by(texts[rank]).collateral]
     seen = [
         f"{ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} in {place}"
         for place, ranks in grouped((at[rank], rank) for rank in missing if rank in at).items()
