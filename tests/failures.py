@@ -65,10 +65,11 @@ def failed(
     until: Mapping[int, int] | None = None,
     skew: Mapping[str, float] | None = None,
     stalled: int | None = None,
+    outs: Mapping[int, str] | None = None,
 ) -> Report:
     """A run of four ranks on four hosts, in runs/ of the current folder. The first failure has all stopped at 100.2.
     until: by rank, bytes of its stderr when SIGTERM came. skew: seconds by which clocks are ahead. stalled: the rank
-    for which the others waited, until the run was stopped for its silence."""
+    for which the others waited, until the run was stopped for its silence. outs: what ranks wrote to stdout."""
     hosts = Inventory(tuple(Host(name, f"198.18.0.{10 + n}", slots=1) for n, name in enumerate(HOSTS, 1)))
     run = "train-20261122-060000-0a1b"
     record = plan(hosts, Job("train.py"), Launch("t.py", runs_dir=Path("runs")), run).record(0.0)
@@ -81,6 +82,7 @@ def failed(
         node.clock.heard(50.0 + ahead, 50.0)
         node.ended = True
         logs[name].write(f"rank{rank}.err", 0, (texts or {}).get(rank, "").encode())
+        logs[name].write(f"rank{rank}.out", 0, (outs or {}).get(rank, "").encode())
         node.status = {
             "state": "exited",
             "cause": "engine",

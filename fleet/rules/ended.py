@@ -157,6 +157,7 @@ class _Text:
             above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
             self.blocks.append(_Block(trace, parts, number, above, raw[first] != self.lines[first]))
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
+        self.first = {_NUMBER.sub("#", line): n for n, line in reversed(self.outside)}  # by its like: where it began
 
     def after(self, block: _Block) -> list[str]:
         """Returns the lines that were written after a traceback."""
@@ -167,8 +168,7 @@ class _Text:
         before."""
         if len(following) > LAST_LINES or any(map(_GOES_ON.search, following)):
             return True
-        alike = {_NUMBER.sub("#", line) for line in following}
-        return any(_NUMBER.sub("#", line) in alike for n, line in self.outside if n < number)
+        return any(self.first.get(_NUMBER.sub("#", line), number) < number for line in following)
 
     def ends_with(self, block: _Block, status: int | None) -> bool:
         """Returns whether a process with that exit code ended with this traceback and the lines after it."""

@@ -106,7 +106,8 @@ HINTS = (
         r"\1 is not there: paths are relative to the workdir; 'fleet launch --sync' brings the current folder",
     ),
     Hint(
-        r"^(?:yaml\.\w+\.)?(?:Parser|Scanner|Composer)Error: (?:.|\n)*in \"([^\"<]+)\", line (\d+), column (\d+)",
+        r"^(?:yaml\.\w+\.)?(?:Parser|Scanner|Composer)Error: .*\n(?:.*\n){0,20} *"
+        r"in \"([^\"<\n]+)\", line (\d+), column (\d+)",
         r"\1 is no valid YAML, at line \2, column \3: mostly its indentation, a tab, or a colon without a space",
     ),
     Hint(

@@ -13,6 +13,7 @@ from fleet.rules.ended import ended_by
 from fleet.rules.worked_out import DIFFER
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_WRITER = re.compile(r"^\[rank(\d+)\]:", re.MULTILINE)  # the rank that torch takes itself for
 
 
 def meanwhile(missing: Sequence[int]) -> str:
@@ -23,7 +24,10 @@ def meanwhile(missing: Sequence[int]) -> str:
 def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
     """Returns (why, remedy, missing ranks): those that did not come to the place where the others waited. texts: rank
     -> the end of its output, for all ranks. at: rank -> its place, by its stack. None: no rank timed out, or it is not
-    known which ranks came."""
+    known which ranks came: a script may give its ranks other numbers."""
+    writers = {rank: set(map(int, _WRITER.findall(text))) for rank, text in texts.items()}
+    if any(numbers - {rank} for rank, numbers in writers.items()):
+        return None
     late = ((rank, _IN.search(text)) for rank, text in texts.items() if timed_out(text))
     places = grouped((f"in {in_[2]} {in_[1]}" if in_ else "until it timed out", rank) for rank, in_ in late)
     if not places:
@@ -35,9 +39,12 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
         int(rank) for text in texts.values() for it in re.findall(NAMED, text) for rank in re.findall(r"\d+", str(it))
     }
     if named and not named & texts.keys():
+        if not all(writers[rank] for rank in waited):
+            return None
         why = f"{ranks_text(sorted(waited))} waited for {ranks_text(sorted(named))}, and the run has {len(texts)} ranks"
         return why, "leave world_size out of init_process_group: the environment has this run's", []
-    missing = sorted(named - waited) or [r for r in texts if r not in waited and not ended_by(texts[r]).collateral]
+    others = texts.keys() - waited
+    missing = sorted(named & others) or [rank for rank in sorted(others) if not ended_by(texts[rank]).collateral]
     seen = [
         f"{ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} in {place}"
         for place, ranks in grouped((at[rank], rank) for rank in missing if rank in at).items()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fleet.node.base import processes, run_folder
+from fleet.node.gang.timed_out import HOLD_SECONDS
 from fleet.node.run.supervise import prune_runs
 from fleet.ops.sessions import START
 from fleet.protocol import files
@@ -362,6 +363,17 @@ def test_ranks_of_a_node_live_until_it_is_known_where_they_are_after_a_time_out(
         run_folder.request_stop(str(folder_of(home, run)), 9.0, "rank 0 failed")
     assert final(home, run)["engine_status"] is not None
     assert (home / "told").exists() and not marked(run)
+
+
+def test_a_time_out_of_an_earlier_attempt_holds_nothing(home: Path, run: str) -> None:
+    """As under an engine that starts ranks again: their logs go on."""
+    late = "trap 'touch ~/told; exit 1' TERM; touch ~/up; while :; do sleep 0.05; done"
+    plain = "until [ -e ~/up ]; do sleep 0.05; done; echo 'ValueError: x' >&2; exit 1"
+    before = 'echo Timed out waiting 1ms for recv operation to complete > $FLEET_RUN_DIR/rank0.err; exec "$@"'
+    start(home, run, ["sh", "-c", before, "sh", *ranks_argv(plain, late)])
+    began = final(home, run)["began"]
+    ended = read_json(folder_of(home, run) / "rank0.json")
+    assert ended["begins"][1] > 0 and began - ended["time"] < HOLD_SECONDS and (home / "told").exists()
 
 
 def test_an_engine_that_was_killed_was_not_stopped_though_both_are_seen_at_once(home: Path, run: str) -> None:

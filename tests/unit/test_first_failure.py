@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.answers.runs import RunSummary
 from tests.failures import HOSTS, LAMENT, End, failed, of_rank, trace
 
 OWN = (
@@ -23,6 +24,28 @@ ANSWERS = (
     "SystemExit: 143",
     "OSError: [Errno 9] Bad fd",
 )
+
+
+WARNS = "/opt/lib/x.py:3: FutureWarning: torch.load is to change\n  warnings.warn(\n"
+
+
+@pytest.mark.parametrize(
+    ("err", "out", "log", "why"),
+    [
+        (WARNS, trace("ValueError: batch 17 is empty"), "out", "ValueError: batch 17 is empty"),
+        ("", "step 3\nLoss is nan, stopping training\n", "out", "Loss is nan, stopping training"),
+        (WARNS, "step 3\nLoss is nan, stopping training\n", "out", "Loss is nan, stopping training"),
+        (WARNS, "step 3\n", "err", None),
+        (trace("ValueError: mine"), trace("OSError: handled"), "err", "ValueError: mine"),
+        (WARNS, trace("OSError: handled") + "step 4\n" * 3, "err", None),
+    ],
+)
+def test_a_cause_that_only_stdout_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, err: str, out: str, log: str, why: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = failed({2: (100.0, 1, None)}, {2: err}, outs={2: out}).read(RunSummary).first_failure
+    assert first is not None and (first.why, Path(first.log).name) == (why, f"rank2.{log}")
 
 
 def drawn(seed: int) -> tuple[int, str, dict[int, End], dict[int, str], dict[int, int], dict[str, float]]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fleet.node.gang.ends import Failure
+from fleet.node.gang.ends import Failure, RankEnd
 from fleet.node.gang.gang import Gang
 from fleet.ops.run.end.failure import elsewhere, hint, noted
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.ended import ended_by
-from tests.failures import gave_up
+from tests.failures import LAMENT, gave_up, of_rank, trace
 
 OOM = (
     "Out of memory: Killed process 28892 (python3) total-vm:221384kB, anon-rss:72192kB, file-rss:6608kB, "
@@ -28,13 +28,19 @@ def told(text: str, time: float = 100.0, rank: int | None = None) -> dict[str, A
     return {"text": text, "time": time, "rank": rank}
 
 
-def found(failure: Failure, text: str = "", **lines: list[dict[str, Any]]) -> str | None:
-    gang = Gang({"a": (0, ()), "b": (1, ())})
+def found(
+    failure: Failure, text: str = "", missing: tuple[int, ...] = (), other: str | None = None, **lines: Any
+) -> str | None:
+    """other: what the rank of b had written when it failed."""
+    gang = Gang({"a": (0, (0,)), "b": (1, (1,)), "c": (2, (2,))})
+    if other is not None:
+        gang.rank_ended(RankEnd("b", 1, 1, 0, 1, None, 100.6))
     for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
         gang.nodes[host].clock.heard(100.0, 100.0 + offset)
         gang.nodes[host].status = {"kernel": lines.get(host, [])}
     status = 137 if failure.what == "supervisor" else failure.exit_code
-    host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
+    cause = ended_by(text, status, noted(failure, gang))
+    host, cause = elsewhere(cause, failure, gang, missing, lambda host, rank: other or "")
     return host if cause.kernel else None
 
 
@@ -84,6 +90,15 @@ def test_a_broken_gpu_explains_what_cuda_says_and_the_laments_of_others() -> Non
     early = told(XID, time=3.0)
     assert found(failure(signal=None), "RuntimeError: CUDA error: unspecified launch failure", a=[early]) == "a"
     assert found(failure(signal=None), "ValueError: learning rate is negative", a=[early]) is None
-    assert found(failure(signal=6), gave_up(0), b=[early]) == "b"
-    assert found(failure(signal=6), gave_up(0), b=[told(OOM)]) is None
-    assert found(failure(signal=None), "ValueError: no", b=[early]) is None
+    assert found(failure(signal=6), gave_up(0), missing=(1,), b=[early]) == "b"
+    assert found(failure(signal=6), gave_up(0), missing=(1,), b=[told(OOM)]) is None
+    assert found(failure(signal=None), "ValueError: no", missing=(1,), b=[early]) is None
+
+
+def test_a_host_is_blamed_only_where_the_rank_that_the_others_miss_was_there() -> None:
+    disk = told("I/O error, dev sdc, sector 2048", time=3.0)
+    assert found(failure(signal=6), gave_up(0), missing=(2,), b=[told(XID, time=3.0)]) is None
+    assert found(failure(signal=6), gave_up(0), b=[told(XID, time=3.0)]) is None
+    assert found(failure(signal=6), gave_up(0), other=gave_up(1), b=[told(XID, time=3.0)]) == "b"
+    assert found(failure(signal=6), gave_up(0), missing=(2,), other=gave_up(1), b=[told(XID, time=3.0)]) is None
+    assert found(failure(signal=None), of_rank(0, trace(LAMENT)), other=of_rank(1, trace(LAMENT)), b=[disk]) is None

@@ -158,9 +158,10 @@ def test_a_hang_of_an_earlier_taking_is_blamed_for_nothing(tmp_path: Path) -> No
     record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), tmp_path / "r", about_of({}))
     gang, clock = Gang({"n1": (0, [0, 1])}), HandClock()
     stalls = Stalls(record, gang, RunFolder(tmp_path / "r"), Scripted({}), lambda *words: None, clock)
-    gang.collective = "x", "y", []
+    gang.collective, gang.at = ("x", "y", []), {1: "load (t.py:4)"}
     end = gang.rank_ended(RankEnd("n1", 0, 0, 0, 1, None, clock.time()))
     assert stalls.held(end, "Timed out waiting 1ms for recv operation") is None and gang.collective is None
+    assert not gang.at
     stalls = Stalls(record, gang, RunFolder(tmp_path / "r"), Scripted({}), lambda *words: None, clock)
     stalls.look(0.0, blind=False)  # it has just begun to look
     gang.collective, stalls._quiet_since = ("x", "y", []), clock.monotonic()

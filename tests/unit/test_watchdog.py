@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from fleet.node.gang.timed_out import timed_out
 from fleet.rules.waited import who_waited
-from tests.failures import ASKED, End, failed, of_rank, trace
+from tests.failures import ASKED, End, failed, gave_up, of_rank, trace
 
 GLOO = (
     "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 4000ms for recv operation to complete"
@@ -66,6 +68,33 @@ def test_a_world_that_is_larger_than_the_run_is_named() -> None:
     assert "world_size" in found[1] and not found[2]
 
 
+@pytest.mark.parametrize(
+    ("text", "waited"),
+    [
+        (trace(GLOO), True),
+        (gave_up(0), True),
+        (trace(GLOO) + "\nDuring handling of the above exception, another exception occurred:\n\n" + trace("E: x"), 1),
+        (trace(GLOO) + "Exception ignored in: <function f at 0x1>\n" + trace("E: x"), True),
+        (trace(GLOO) + trace("ValueError: x"), False),
+        (of_rank(0, trace(GLOO)) + "\n" + of_rank(0, trace("ValueError: x")), False),
+        (f"caught: {GLOO}\nstep 1\nstep 2\n" + trace("ValueError: x"), False),
+        ("Timed out after " * 4000 + "[rank0]: \n" * 4000, False),
+    ],
+)
+def test_what_a_rank_raised_since_it_timed_out_is_its_end(text: str, waited: bool) -> None:
+    began = time.process_time()
+    assert timed_out(text) == waited
+    assert time.process_time() - began < 1.0
+
+
+def test_ranks_of_a_script_with_numbers_of_their_own_are_not_those_of_the_run() -> None:
+    """Of a torchrun that a script starts on each node."""
+    wrote = trace(STORE.format(9))
+    texts = {node: of_rank(8 * node, wrote) + of_rank(8 * node + 1, wrote) for node in (0, 1)}
+    assert who_waited(texts, {}) is None
+    assert who_waited({rank: trace(STORE.format(4)) for rank in range(4)}, {}) is None, "who wrote it is not known"
+
+
 BARRIER = "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"
 JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 3/4 clients joined."
 
@@ -76,6 +105,7 @@ JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting 
         ({0: GLOO, 1: CLOSED, 3: GLOO}, (2,)),
         ({0: BARRIER, 1: CLOSED, 3: CLOSED}, (2,)),
         ({0: JOINED, 1: JOINED, 3: JOINED}, (2,)),
+        ({0: STORE.format(2), 1: STORE.format(9), 3: CLOSED}, (2,)),  # of which the run has no such rank
         ({0: STORE.format(2), 1: STORE.format(2), 3: STORE.format(2)}, (2,)),
         ({0: GLOO, 1: GLOO, 2: GLOO, 3: GLOO}, ()),
         ({0: GLOO, 1: CLOSED, 2: CLOSED, 3: CLOSED}, ()),

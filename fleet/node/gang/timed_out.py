@@ -10,9 +10,16 @@ NAMED = (
     r"wait timeout after \d+ms, keys: /default_pg/\d+//\w+//\d+/(\d+)\b"
 )
 HOLD_SECONDS = 10.0  # between the first rank's time-out and the stop: others time out, too, who is missing is looked at
-_TIMED_OUT = re.compile(TIMED_OUT + "|" + NAMED + "|Timed out after .* waiting for clients")
+# compiled when they are needed: a run that ends well pays for none
+_TIMED_OUT = TIMED_OUT + "|" + NAMED + r"|Timed out after [^\n]{1,40}? waiting for clients"
+# a traceback that is not chained to what is above it
+_RAISED = (
+    r"(?m)^(?:\[rank\d+\]: ?)?(?!.*(?:above exception|Exception ignored|Exception in ))\S.*\n"
+    r"(?:(?:\[rank\d+\]: ?)?\n)*(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):"
+)
 
 
 def timed_out(text: str) -> bool:
-    """Returns whether a rank that wrote this waited for others in vain."""
-    return _TIMED_OUT.search(text) is not None
+    """Returns whether a rank that wrote this waited for others in vain, and raised nothing else since."""
+    last = max((found.end() for found in re.finditer(_TIMED_OUT, text)), default=0)
+    return last > 0 and re.compile(_RAISED).search(text, text.rfind("\n", 0, last) + 1) is None

@@ -189,10 +189,10 @@ class Supervisor:
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 
     def timed_out(self, record: "dict[str, Any]") -> bool:
-        """Returns whether a rank that has failed waited for others in vain."""
+        """Returns whether a rank that has failed waited for others in vain, in its last attempt."""
         try:
             with open(os.path.join(self.folder, "rank%d.err" % record["rank"]), "rb") as f:
-                return timed_out(tail_of(f, TAIL_BYTES))
+                return timed_out(tail_of(f, TAIL_BYTES, record["begins"][1]))
         except OSError:
             return False
 

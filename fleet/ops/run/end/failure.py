@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import KernelLine, Why
 from fleet.rules.ended import Cause, ended_by
 from fleet.rules.hint import first_match
-from fleet.rules.kernel import KERNEL
+from fleet.rules.kernel import KERNEL, explains
+from fleet.rules.signals import signal_of
 
 Tail = Callable[..., str]
 CUT = "the host hangs, or the link to it is cut"
@@ -74,16 +75,24 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
     return [{**line, "time": clock.here(line["time"]) - failure.time} for line in mine]
 
 
-def elsewhere(cause: Cause, failure: Failure, gang: Gang) -> tuple[str, Cause]:
-    """Returns the root cause and its host. If the failed rank only reports another one's death, that is a hardware
-    error in the kernel log of another host; else the cause as given."""
-    broken = [
-        (host, replace(cause, why=f"on {host}: {rule.meaning}", remedy=rule.remedy, kernel=line["text"], unfit=True))
-        for host, node in gang.nodes.items()
-        for line in reversed((node.status.get("kernel") or [])[-KERNEL_LINES:])
-        if host != failure.host and (rule := first_match(KERNEL, line["text"])) is not None and rule.unfit
-    ]
-    return broken[0] if broken and cause.collateral and cause.kernel is None else (failure.host, cause)
+def elsewhere(cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail) -> tuple[str, Cause]:
+    """Returns the host and the root cause. If the failed rank only reports another one's death, that is a hardware error
+    in the kernel log of another host: of one with a missing rank, or with a failed rank whose end the error explains.
+    Else it is the cause as given. missing: ranks that did not come to where the others waited."""
+    if not cause.collateral or cause.kernel is not None:
+        return failure.host, cause
+    for host, node in gang.nodes.items():
+        lost = not set(missing).isdisjoint(node.ranks)
+        ends = [end for end in node.ends.values() if end.failed and not end.asked and end.until is None]
+        texts = [] if missing else [(end.exit_code, tail(host, end.rank)) for end in ends]
+        for line in reversed((node.status.get("kernel") or [])[-KERNEL_LINES:]):
+            rule = first_match(KERNEL, line["text"])
+            if host == failure.host or rule is None or not rule.unfit:
+                continue
+            if lost or any(explains(line, signal_of(status), text) for status, text in texts):
+                why = f"on {host}: {rule.meaning}"
+                return host, replace(cause, why=why, remedy=rule.remedy, kernel=line["text"], unfit=True)
+    return failure.host, cause
 
 
 def why_of(error: FleetError) -> Why:

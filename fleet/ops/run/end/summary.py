@@ -69,8 +69,11 @@ class Written(Outputs):
         end = _last_end(self.gang, host, rank)
         before = end is not None and end.until is not None and before_stop(end, self.tail) is not None
         text = self.tail(host, rank, before=before)
-        if not text.strip() and (text := self.tail(host, rank, "out")):
-            return f"rank{rank}.out", text, status if status > 1 else None  # the last line there is none of sys.exit()
+        if not before and ended_by(text, status).why is None and (out := self.tail(host, rank, "out")):
+            of_out = status if status > 1 else None  # the last line there is none of sys.exit()
+            cause, last = ended_by(out, of_out), out.rstrip().rpartition("\n")[2]
+            if not text.strip() or (cause.why and last in cause.why):
+                return f"rank{rank}.out", out, of_out
         return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
 
     def answers(self, end: RankEnd) -> bool:
@@ -248,16 +251,18 @@ def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Writte
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
-    host, cause = elsewhere(ended_by(text, status, noted(failure, gang)), failure, gang)
-    message, why = verdict["message"], cause.why
-    hint = cause.remedy or (None if why else plain_hint(failure, run))
-    early, waited, missing = None, None, list[int]()
+    cause, early, waited, missing = ended_by(text, status, noted(failure, gang)), None, None, list[int]()
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)
         texts = {rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}
         waited = who_waited(texts, gang.at)
         if gang.collective and (waited is None or not waited[2] or gang.collective[2]):
             waited = gang.collective
+    host, cause = elsewhere(cause, failure, gang, waited[2] if waited else (), tail)
+    if cause.kernel is not None:
+        early = waited = None
+    message, why = verdict["message"], cause.why
+    hint = cause.remedy or (None if why else plain_hint(failure, run))
     if early is not None:
         end, seconds = early
         why = f"rank {end.rank} on {end.host} had ended with exit code 0, {seconds:.1f} s before"

@@ -91,7 +91,7 @@ class Stalls:
             if taking.why == "stalled" and running:
                 return self._end_if(now - progress, taking.places or [], running, short)
         if self._held is None and progress > self._quiet_since:
-            self._gang.collective = None  # the run has gone on since
+            self._forget()  # the run has gone on since
         if self._held and (now >= self._held[1] or not running and self._taking is None):
             if self._taking is not None and self._taking.hang:  # only whether hosts reach each other is not known yet
                 self._taken(self._taking)
@@ -106,6 +106,9 @@ class Stalls:
     def close(self) -> None:
         if self._taking is not None:
             self._taking.give_up()
+
+    def _forget(self) -> None:
+        self._gang.collective, self._gang.at = None, {}
 
     def _running(self) -> dict[str, list[int]]:
         """By host: the ranks that have not ended, for good where their engine starts them again."""
@@ -139,7 +142,7 @@ class Stalls:
         # ranks that have ended by a time-out left dumps
         everywhere = kind == "timed out"
         hosts = {host.name: host for host in self._record.hosts if everywhere or host.name in running}
-        self._gang.collective = None  # as of an earlier one
+        self._forget()  # what an earlier one showed
         self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
         self._taking.start()
 
@@ -197,7 +200,7 @@ class Stalls:
     ) -> Verdict | None:
         """The run is over, unless it has gone on while its stacks were taken."""
         if not self._watch.still_stalled(quiet):
-            self._gang.collective = None
+            self._forget()
             self.notify("info", "the run has gone on meanwhile", WentOn())
             return None
         self._gang.stall = failure = self._failure(found, running, short)
