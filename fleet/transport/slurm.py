@@ -26,6 +26,10 @@ UNSURE = re.compile(
 )
 # the same, of all commands but sbatch, which has requested nothing then: a controller that is not there refuses nothing
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
+# of srun's messages: slurmctld, restarted, does not know the job's nodes yet, or has forgotten that it began the job
+NOT_YET = re.compile(
+    f"{NO_ANSWER.pattern}|memory required by task is not available|job is pending execution", re.IGNORECASE
+)
 WITHIN_SECONDS = 25.0  # a stop is over before Slurm's KillWait, 30 s if no other is set
 EARLY_SECONDS = 900.0  # before the time limit: a signal that comes then comes because of it (--signal)
 FROZEN_SECONDS = 60.0  # after the end that a job was begun with, for which that is why it ends

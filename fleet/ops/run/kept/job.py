@@ -28,7 +28,7 @@ from fleet.ops.run.kept.reader import events_of
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
-SCRIPT = "job.sh"
+SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # the latter: the kind of the error where a run to begin has ended
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # after which a job that starts at once has started, and the queue knows why another waits
 BACK_OFF = 1.3
@@ -96,6 +96,11 @@ def has_ended(folder: Path) -> bool:
     """Is true where the end on record is its run's, whatever the queue does with its job."""
     summary = read_object(folder / SUMMARY)
     return "exit_code" in summary and not _is_of_queue(summary)
+
+
+def code_of(folder: Path) -> int | None:
+    """Returns the exit code of a run that has ended; None of another one."""
+    return stored(int, read_object(folder / SUMMARY), "exit_code") if has_ended(folder) else None
 
 
 def _is_of_queue(summary: Mapping[str, Any]) -> bool:
