@@ -303,7 +303,8 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     assert run(["--on", "slurm", "launch", "t.py"]) == code
     said = capsys.readouterr().err
     assert f"run {RUN} has ended, with exit code {code}, and Slurm begins job 17 again" in said
-    assert f"hint: fleet --on slurm launch --again {RUN}" in said
+    again = f"fleet --on slurm launch --again {RUN}" if begun else f"sbatch --chdir={os.getcwd()} {in_job}/job.sh"
+    assert f"hint: {again}\n" in said, "a run that never began has no run.json, and its script as it was requested"
     assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
     if code == 0:
         with pytest.raises(click.exceptions.Exit):
@@ -345,7 +346,7 @@ def test_a_job_whose_run_ends_as_it_is_begun_again_ends_with_its_code(
         launch_run.claim(draft)
     assert ended.value.exit_code == code and (in_job / "summary.json").read_text() == end
     said = capsys.readouterr().err
-    assert f"run {RUN} has ended, with exit code {code}" in said and f"launch --again {RUN}" in said
+    assert f"run {RUN} has ended, with exit code {code}" in said and "hint: " in said
 
 
 def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(

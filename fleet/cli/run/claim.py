@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
         with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
             (runs_dir / run / SUMMARY).unlink()
     elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
-        raise _repeated(run, code)
+        raise _repeated(runs_dir / run, code)
     if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
         attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
     return {"claims": run, "attempt": attempt}
@@ -58,17 +59,22 @@ def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
         yield claims
     except FleetError as error:
         if error.kind == HAS_ENDED and (code := code_of(file.parent)) is not None:
-            raise _repeated(claims["claims"], code) from error
+            raise _repeated(file.parent, code) from error
         if read_object(file) in ({}, before):  # else it is on record, and the queue has the request
             _keep_refusal(runs_dir, claims["claims"], error)
         raise
 
 
-def _repeated(run: str, code: int) -> click.exceptions.Exit:
+def _repeated(folder: Path, code: int) -> click.exceptions.Exit:
     """Prints that the run of this job has ended, and how it is run again; the job ends with the code of its run."""
-    source = SOURCES.get(settings_of().on)
+    from fleet.ops.run.kept.documents import RUN
+    from fleet.ops.run.kept.job import SCRIPT
+
+    source, run = SOURCES.get(settings_of().on), folder.name
     text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {source.job(os.environ)}"
-    inform(f"{text} again", f"fleet launch --again {run}")
+    requested = shlex.join(["sbatch", f"--chdir={os.getcwd()}", str((folder / SCRIPT).absolute())])
+    # one that never began has no record of how it was requested, but for its script
+    inform(f"{text} again", f"fleet launch --again {run}" if (folder / RUN).exists() else requested)
     return click.exceptions.Exit(code)
 
 
