@@ -17,8 +17,9 @@ import pytest
 
 from fleet.answers.run_start_events import Submitted
 from fleet.answers.runs import RunSummary
+from fleet.cli.line.line import Settings
 from fleet.cli.main import run
-from fleet.cli.run import claim
+from fleet.cli.run import claim, submit
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.node.gang.ends import run_end
@@ -371,6 +372,21 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
         free.release()
         with pytest.raises(UsageError, match="has ended meanwhile"):
             launch_run.claim(draft)
+
+
+@pytest.mark.parametrize(("within", "more"), [(False, {}), (True, {}), (True, {"submit": True})])
+def test_again_requests_what_the_earlier_job_did_unless_the_hosts_are_there(
+    within: bool, more: dict[str, Any], in_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the job of the later run begins it, and is refused none of the options that made it."""
+    monkeypatch.setenv("SLURM_JOB_ID", "18" if within else "")
+    settings = Settings()
+    settings.on = "slurm"
+    monkeypatch.setattr(submit, "settings_of", lambda: settings)
+    with click.Context(click.Command("launch")):
+        requested = submit.as_before(RUN, "again", in_job.parent, dict(more))
+        waits = submit.waited_for(dict(requested)) is not None
+    assert requested == ({} if within and not more else {"nodes": "2", **more}) and waits is bool(requested)
 
 
 def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,8 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
     settings.on = found[1].on
     if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's
         settings.transport = type(settings).transport
-    return {**found[1].asked, **requested}
+    within = "submit" not in requested and SOURCES.get(settings.on).detect(os.environ)
+    return requested if within else {**found[1].asked, **requested}  # hosts that are there are not requested
 
 
 def of_file(source: Source) -> dict[str, Any]:
