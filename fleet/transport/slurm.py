@@ -26,6 +26,10 @@ UNSURE = re.compile(
 )
 # The same for all commands except sbatch. Without a controller sbatch has requested nothing; the others got no answer.
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
+# of srun's messages: slurmctld, restarted, does not know the job's nodes yet, or has forgotten that it began the job
+NOT_YET = re.compile(
+    f"{NO_ANSWER.pattern}|memory required by task is not available|job is pending execution", re.IGNORECASE
+)
 WITHIN_SECONDS = 25.0  # a stop ends before Slurm's KillWait, which is 30 s by default
 EARLY_SECONDS = 900.0  # before the time limit: a signal in that time is sent because of the limit (--signal)
 FROZEN_SECONDS = 60.0  # after the time limit at the job's beginning: until then the limit explains its end

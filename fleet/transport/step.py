@@ -35,7 +35,7 @@ from fleet.transport.certificate import make_certificate
 from fleet.transport.local import ChildProcess, end, has_ended
 from fleet.transport.program import bootstrap, packed
 from fleet.transport.relay import RelayChannel
-from fleet.transport.slurm import NO_ANSWER, WITHIN_SECONDS, own_environment, route_to
+from fleet.transport.slurm import NOT_YET, WITHIN_SECONDS, own_environment, route_to
 
 LINE_BYTES = 1 << 16
 SLICE_SECONDS = 0.1
@@ -194,9 +194,9 @@ class Step:
 
     @property
     def unanswered(self) -> bool:
-        """Returns whether slurmctld did not answer srun, so that nothing was started."""
+        """Returns whether slurmctld gave srun no answer, or a passing one, so that nothing was started."""
         lines = self._srun.stderr.splitlines() if has_ended(self._srun.process) and not self._digests else ()
-        return any(line.startswith("srun:") and NO_ANSWER.search(line) for line in lines)
+        return any(line.startswith("srun:") and NOT_YET.search(line) for line in lines)
 
     def _refused(self, host: Host) -> ConnectError:
         """Returns the error with Slurm's own message."""

@@ -319,7 +319,7 @@ def main(count: int, first: int, workers: int = 1) -> int:
                     if wrong:
                         faults.append(seed)
                         log = ground.lab.sh(ground.host, "cat /share/shim/log || true")
-                        print(told(played, wrong, re.sub("(?m)^(.{200}).*$", r"\1", log)))
+                        print(told(played, wrong, re.sub("(?m)^(.{200}).*$", r"\1", log)), flush=True)
 
     with ThreadPoolExecutor(workers) as pool:
         for finished in [pool.submit(work, number) for number in range(workers)]:

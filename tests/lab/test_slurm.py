@@ -290,8 +290,10 @@ def test_submit_wait_and_follow(login: VirtualLab) -> None:
     assert "done after" in said and "exit code 0" in said
     code, said = typed(login, f"{FLEET} attach; {FLEET} logs latest; {FLEET} stop latest", host=1)
     assert code == 0 and said.count("sum 4 ") == 4 and "done after" in said and "had ended" in said, said
+    code, said = typed(login, f"{FLEET} launch --yes --again latest")
+    assert code == 0 and said.count("sum 4 ") == 4, said
     code, said = typed(login, "sed -i /made.by/d runs/latest/job.sh; sbatch --wait runs/latest/job.sh; ls -d runs/t-*")
-    assert code == 0 and len(re.findall("^runs/t-", said, re.MULTILINE)) == 2, "plain sbatch makes a run of its own"
+    assert code == 0 and len(re.findall("^runs/t-", said, re.MULTILINE)) == 3, "plain sbatch makes a run of its own"
 
 
 def test_the_first_failure_of_a_job(login: VirtualLab) -> None:

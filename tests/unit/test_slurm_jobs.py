@@ -17,8 +17,9 @@ import pytest
 
 from fleet.answers.run_start_events import Submitted
 from fleet.answers.runs import RunSummary
+from fleet.cli.line.line import Settings
 from fleet.cli.main import run
-from fleet.cli.run import submit as submit
+from fleet.cli.run import claim, submit
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.model import Host, Inventory, Report
 from fleet.node.gang.ends import run_end
@@ -261,11 +262,11 @@ def test_a_leader_without_a_sign_of_life_is_named_while_its_job_runs(
 
 def begun_again(folder: Path, monkeypatch: pytest.MonkeyPatch, restarts: str = "") -> dict[str, Any]:
     """Returns what the command of a job's script claims, begun so often again as slurmctld knows."""
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
+    monkeypatch.setattr(claim, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
     monkeypatch.setenv("FLEET_CLAIMS", RUN)
     monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
-    claims = submit.claimed(folder.parent)
-    assert "FLEET_CLAIMS" not in os.environ and submit.claimed(folder.parent) == {}, "what it starts is another run"
+    claims = claim.claimed(folder.parent)
+    assert "FLEET_CLAIMS" not in os.environ and claim.claimed(folder.parent) == {}, "what it starts is another run"
     return claims
 
 
@@ -303,7 +304,8 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     assert run(["--on", "slurm", "launch", "t.py"]) == code
     said = capsys.readouterr().err
     assert f"run {RUN} has ended, with exit code {code}, and Slurm begins job 17 again" in said
-    assert f"hint: fleet --on slurm launch --again {RUN}" in said
+    again = f"fleet --on slurm launch --again {RUN}" if begun else f"sbatch --chdir={os.getcwd()} {in_job}/job.sh"
+    assert f"hint: {again}\n" in said, "a run that never began has no run.json, and its script as it was requested"
     assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
     if code == 0:
         with pytest.raises(click.exceptions.Exit):
@@ -311,6 +313,41 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     else:
         assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
     assert (in_job / "summary.json").exists() is (code == 0), "who looks on sees that it goes on"
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_plan_made_in_a_job_that_is_begun_again_repeats_no_end_and_claims_nothing(
+    code: int, in_job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = in_job / "summary.json"
+    kept.write_text(json.dumps({"exit_code": code, "end": {"by": "done"}}))
+    before = {it: it.read_bytes() for it in in_job.iterdir()}
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("FLEET_CLAIMS", RUN)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+        assert run(["--on", "slurm", "--dry-run", "launch", "t.py"]) == 0
+        printed = capsys.readouterr()
+        assert "t.py" in printed.out and "has ended" not in printed.err, printed
+        assert run(["--on", "slurm", "--dry-run", "launch", "--nnodes", "9", "t.py"]) not in (0, code)
+    assert {it: it.read_bytes() for it in in_job.iterdir()} == before, "nor is what it refuses put on record"
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_job_whose_run_ends_as_it_is_begun_again_ends_with_its_code(
+    code: int, in_job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process before it led the run until then."""
+    end = json.dumps({"exit_code": code, "end": {"by": "done"}})
+    draft = plan_of(
+        Inventory((Host("a", "198.18.0.1"),)), Launch("t.py", runs_dir=in_job.parent, claims=RUN, attempt=1)
+    )
+    monkeypatch.setattr(claim, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
+    with pytest.raises(click.exceptions.Exit) as ended, claim.on_record(in_job.parent):
+        (in_job / "summary.json").write_text(end)
+        launch_run.claim(draft)
+    assert ended.value.exit_code == code and (in_job / "summary.json").read_text() == end
+    said = capsys.readouterr().err
+    assert f"run {RUN} has ended, with exit code {code}" in said and "hint: " in said
 
 
 def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_it(
@@ -337,18 +374,33 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
             launch_run.claim(draft)
 
 
+@pytest.mark.parametrize(("within", "more"), [(False, {}), (True, {}), (True, {"submit": True})])
+def test_again_requests_what_the_earlier_job_did_unless_the_hosts_are_there(
+    within: bool, more: dict[str, Any], in_job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the job of the later run begins it, and is refused none of the options that made it."""
+    monkeypatch.setenv("SLURM_JOB_ID", "18" if within else "")
+    settings = Settings()
+    settings.on = "slurm"
+    monkeypatch.setattr(submit, "settings_of", lambda: settings)
+    with click.Context(click.Command("launch")):
+        requested = submit.as_before(RUN, "again", in_job.parent, dict(more))
+        waits = submit.waited_for(dict(requested)) is not None
+    assert requested == ({} if within and not more else {"nodes": "2", **more}) and waits is bool(requested)
+
+
 def test_the_queue_is_asked_once_why(in_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on record of a run's end by then is not asked for again."""
     count = f"echo >>{in_job}/asked; echo 'JobId=17 JobState=COMPLETING Reason=TimeLimit'"
     stubs.put(in_job.parent.parent, {"scontrol": count}, monkeypatch)
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    monkeypatch.setattr(claim, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
     end = {"exit_code": 124, "end": {"by": "queue"}}
-    with pytest.raises(FleetError), submit.on_record(in_job.parent):
+    with pytest.raises(FleetError), claim.on_record(in_job.parent):
         (in_job / "summary.json").write_text(json.dumps(end))
         raise ConnectError("its step has ended")
     assert summary(in_job) == end and not (in_job / "asked").exists()
     monkeypatch.setenv("FLEET_CLAIMS", RUN)
-    with pytest.raises(FleetError), submit.on_record(in_job.parent):  # the next attempt's
+    with pytest.raises(FleetError), claim.on_record(in_job.parent):  # the next attempt's
         raise ConnectError("its step has ended")
     assert summary(in_job) != end and (in_job / "asked").read_text() == "\n"
 
@@ -431,9 +483,9 @@ def test_what_slurm_ends_before_the_run_begins_may_begin_again(
 ) -> None:
     """A signal in preflight or in --sync, or a step that ends then, is no failure of the run's."""
     stubs.put(in_job.parent.parent, {"scontrol": f"echo 'JobId=17 {state}'"}, monkeypatch)
-    monkeypatch.setattr(submit, "settings_of", lambda: SimpleNamespace(on="slurm"))
+    monkeypatch.setattr(claim, "settings_of", lambda: SimpleNamespace(on="slurm", dry_run=False))
     error: FleetError = Interrupted("interrupted") if "Preempt" in state else ConnectError("its step has ended")
-    with pytest.raises(FleetError), submit.on_record(in_job.parent):
+    with pytest.raises(FleetError), claim.on_record(in_job.parent):
         raise error
     assert summary(in_job)["end"]["by"] == by and summary(in_job)["exit_code"] == code
     assert job.has_ended(in_job) is (by == "failure")

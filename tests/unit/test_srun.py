@@ -214,38 +214,6 @@ def test_slurms_own_words(folder: Path, said: str, why: str) -> None:
     transport.close()
 
 
-def test_a_step_that_slurmctld_does_not_answer_is_requested_again(folder: Path) -> None:
-    """It may be restarted just then: nothing was started, and the job goes on."""
-    (folder / "srun").rename(folder / "well")
-    line = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
-    (folder / "srun").write_text(
-        f"""#!/bin/sh
-        [ $(cat {folder}/asks | wc -l) = 2 ] && exec {folder}/well "$@"
-        echo >>{folder}/asks; echo '{line}' >&2; exit 1"""
-    )
-    (folder / "srun").chmod(0o755)
-    (folder / "asks").touch()
-    transport = SrunTransport(ConnectOptions(30.0), hosts=HOSTS)
-    with ThreadPoolExecutor(2) as pool:
-        sessions = pool.map(lambda host: transport.connect(host, Cancel()), HOSTS)
-        assert [shell(it, "echo ok").stdout for it in sessions] == [b"ok\n"] * 2
-    transport.close()
-
-
-def test_no_step_is_requested_again_once_its_run_is_to_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(srun, "PAUSE_SECONDS", 30.0)
-    line = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)"
-    (folder / "srun").write_text(f"#!/bin/sh\necho >>{folder}/asks; echo '{line}' >&2; exit 1")
-    transport, cancel = SrunTransport(ConnectOptions(30.0), hosts=HOSTS), Cancel()
-    timer = threading.Timer(2.0, cancel.set)
-    timer.start()
-    with pytest.raises(ConnectError, match="connect failure"):
-        transport.connect(HOSTS[0], cancel)
-    timer.join()
-    assert (folder / "asks").read_text() == "\n"
-    transport.close()
-
-
 def test_without_an_allocation_or_srun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "srun").unlink()
     monkeypatch.setenv("PATH", str(folder))

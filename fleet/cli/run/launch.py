@@ -18,6 +18,7 @@ from fleet.cli.line.line import settings_of
 from fleet.cli.line.options import Named, common_options, request_options, runs_dir_option
 from fleet.cli.line.slips import with_options
 from fleet.cli.line.values import patience, ranks_option, size
+from fleet.cli.run.claim import on_record, requeue
 from fleet.cli.run.containers import export, launch_here
 from fleet.cli.run.follow import follow
 from fleet.cli.run.launch_options import (
@@ -36,7 +37,7 @@ from fleet.cli.run.launch_options import (
     theirs,
     translate,
 )
-from fleet.cli.run.submit import as_before, on_record, requeue, submit, waited_for
+from fleet.cli.run.submit import as_before, submit, waited_for
 from fleet.cli.screen.output import clean, fold, remark, write_plan
 from fleet.engines import DEFAULT, ENGINES, suited
 from fleet.errors import EXIT_TIMEOUT, UsageError

@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.line.values import Scrolling
 from fleet.cli.run.follow import BY_ATTACH, follow
 from fleet.cli.run.launch_options import SourceOption
-from fleet.cli.screen.output import echo, inform, write_plan
+from fleet.cli.screen.output import echo, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
-from fleet.errors import EXIT_OK, FleetError, Interrupted, InventoryError, NoInventory, UsageError
+from fleet.errors import EXIT_OK, InventoryError, NoInventory, UsageError
 from fleet.inventory.secret import COMMAND, kept
 from fleet.model import Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
 from fleet.sources.source import Source
-from fleet.transport.base import JobEnd
 from fleet.version import __version__
 
 # fleet's options that apply to this command only, and are not passed on: the job has its own --detach, for example
@@ -68,68 +66,8 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
     settings.on = found[1].on
     if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's transport
         settings.transport = type(settings).transport
-    return {**found[1].asked, **requested}
-
-
-def claimed(runs_dir: Path) -> dict[str, Any]:
-    """The run that the job is for in which this is typed, and its attempt; {} where it is no certain one. Raises
-    click's Exit, with its code, where it has ended, and its queue has forgotten that and begins the job again."""
-    name = settings_of().on
-    if name == INVENTORY:
-        return {}
-    from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, stored
-    from fleet.ops.run.kept.folder import RunFolder  # these take their time
-    from fleet.ops.run.kept.job import has_ended, is_for
-
-    source = SOURCES.get(name)
-    (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
-    if run is None or job is None or not is_for(job, name, runs_dir / run):
-        return {}
-    code = stored(int, read_object(runs_dir / run / SUMMARY), "exit_code") if has_ended(runs_dir / run) else None
-    if attempt and code and not settings_of().dry_run:  # its user has put the job of a run that failed back
-        with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
-            (runs_dir / run / SUMMARY).unlink()
-    elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
-        text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {job} again"
-        inform(text, f"fleet launch --again {run}")
-        raise click.exceptions.Exit(code)
-    if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
-        attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
-    return {"claims": run, "attempt": attempt}
-
-
-@contextmanager
-def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields what claimed() returns. An error before the run begins ends the run, and is recorded as its end. It is not
-    if the queue ended the job, because the queue may begin it again."""
-    if not (claims := claimed(runs_dir)):
-        yield claims
-        return
-    from fleet.ops.run.kept.documents import SUMMARY, read_object
-
-    file = runs_dir / claims["claims"] / SUMMARY
-    before = read_object(file)
-    try:
-        yield claims
-    except FleetError as error:
-        if read_object(file) in ({}, before):  # otherwise the end is recorded already
-            _keep_refusal(runs_dir, claims["claims"], error)
-        raise
-
-
-def _keep_refusal(runs_dir: Path, run: str, error: FleetError) -> None:
-    from fleet.ops.run.end.summary import not_started
-    from fleet.ops.run.kept.folder import RunFolder
-    from fleet.ops.run.kept.job import has_ended, keep_refusal
-
-    if has_ended(runs_dir / run):
-        return
-    by_signal = isinstance(error, Interrupted)
-    ended = SOURCES.get(settings_of().on).ended(os.environ, signalled=by_signal)
-    if ended is None and by_signal:  # it is not known who sent the signal, and the queue may begin the job again
-        ended = JobEnd(error.message, error.exit_code)
-    RunFolder.open(runs_dir, run).release()
-    keep_refusal(runs_dir / run, not_started(error, run, runs_dir / run, ended=ended))
+    within = "submit" not in requested and SOURCES.get(settings.on).detect(os.environ)
+    return requested if within else {**found[1].asked, **requested}  # hosts that are there are not requested
 
 
 def of_file(source: Source) -> dict[str, Any]:
@@ -159,16 +97,6 @@ def of_file(source: Source) -> dict[str, Any]:
         else:
             more.append(f"--{name}" if value is True else f"--{name}={value}")
     return {**found, "sbatch_arg": (*more, *found.get("sbatch_arg", ()))}
-
-
-def requeue(folder: Path) -> None:
-    """Requeues this job, if the time limit ended its run and the user requested that."""
-    from fleet.ops.run.kept.job import has_ended
-
-    source = SOURCES.get(settings_of().on)
-    job = source.job(os.environ)
-    if job is not None and source.requeued(os.environ) and not has_ended(folder):
-        source.queue().requeue(job)
 
 
 def submit(

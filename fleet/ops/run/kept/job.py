@@ -27,7 +27,7 @@ from fleet.ops.run.kept.reader import events_of
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
-SCRIPT = "job.sh"
+SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # the latter: the kind of the error where a run to begin has ended
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
@@ -96,6 +96,11 @@ def has_ended(folder: Path) -> bool:
     """Returns whether the recorded end is the run's own, and not only that of its job in the queue."""
     summary = read_object(folder / SUMMARY)
     return "exit_code" in summary and ("error" in summary or stored(str, summary, "end", "by") != "queue")
+
+
+def code_of(folder: Path) -> int | None:
+    """Returns the exit code of a run that has ended, else None."""
+    return stored(int, read_object(folder / SUMMARY), "exit_code") if has_ended(folder) else None
 
 
 @dataclass

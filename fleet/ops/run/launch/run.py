@@ -16,7 +16,7 @@ from fleet.model import Report
 from fleet.ops.run.end.summary import not_started
 from fleet.ops.run.kept.documents import SUMMARY
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
-from fleet.ops.run.kept.job import has_ended, submitted
+from fleet.ops.run.kept.job import HAS_ENDED, has_ended, submitted
 from fleet.ops.run.plan.findings import kept_too
 from fleet.ops.run.plan.options import id_of
 from fleet.ops.run.plan.origin import SECONDS, write_origin
@@ -73,7 +73,7 @@ def claim(plan: Plan) -> RunFolder:
         raise led_already(folder)
     if has_ended(folder.path):  # a queue began the job again, while the process before this one led the run
         folder.release()
-        raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}")
+        raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}", kind=HAS_ENDED)
     folder.begin(plan.attempt)
     (folder.path / SUMMARY).unlink(missing_ok=True)  # another attempt follows, or may follow
     return folder
