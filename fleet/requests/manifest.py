@@ -18,7 +18,6 @@ OF_PODS = re.compile(
 )
 # option -> (what its value looks like, what to write)
 FORMS = {
-    "container": (r"[^\s-]\S*", "--container registry/team/train:1"),
     "queue": (r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "--queue team-a"),
     "rdma": (
         r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?(:[1-9][0-9]{0,3})?",

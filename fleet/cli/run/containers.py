@@ -20,7 +20,7 @@ from fleet.sources.source import Source
 IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # what an operator, or the manifest, gives each pod
-IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts"}  # given to pods by it
+IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container"}  # given to pods by it
 
 
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
@@ -34,7 +34,9 @@ def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Seque
     return typed & known
 
 
-def launch_here(script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]) -> int:
+def launch_here(
+    source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
+) -> int:
     """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
     UsageError for what has no meaning here. requested: the options that only --on env has."""
     from fleet.node.container.explain import show
@@ -43,7 +45,7 @@ def launch_here(script: str, args: Sequence[str], given: dict[str, Any], request
     from fleet.ops.run.plan.options import read_env
 
     settings, own = settings_of(), take(given)
-    typed = typed_for("env", given, set(map(field, ROWS)), ["json"] * (settings.json and not settings.dry_run))
+    typed = typed_for(source.name, given, set(map(field, ROWS)), ["json"] * (settings.json and not settings.dry_run))
     options = {name: given[name] for name in typed} | dict(requested)
     options |= {name: str(options[name]) for name in GIVEN_AS if name in options}
     if settings.dry_run:
@@ -70,13 +72,14 @@ def export(
 
     settings, own = settings_of(), take(given)
     names = {field(name): name for name in ROWS}
-    typed = typed_for(source.name, given, names.keys() - OF_OPERATOR)
+    typed = typed_for(source.name, given, {*names, "container"} - OF_OPERATOR)
     if not settings.dry_run:
         line = shlex.join(masked([*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]))
         raise UsageError("--on k8s starts nothing: it writes a manifest", hint=line)
-    if not requested.get("container"):
+    if not given["container"]:
         raise UsageError("--on k8s takes the image of its pods", hint="--container registry/team/train:1")
-    size = Launch(script, nnodes=given["nnodes"] or 1, nproc_per_node=given["nproc_per_node"] or None)
+    nnodes, each = given["nnodes"] or 1, given["nproc_per_node"] or None
+    size = Launch(script, nnodes=nnodes, nproc_per_node=each, container=given["container"])
     ranks = size.ranks or (size.counted if size.counted == "cpu" else None)
     if size.least or ranks is None:
         wrong = f"--nnodes {size.nnodes}" if size.least else f"--nproc-per-node {size.nproc_per_node or 'is missing'}"
@@ -92,6 +95,7 @@ def export(
         kind=requested.get("as", "jobset"),
         run=new_run_id(script, given["name"]),
         command=["python3", f"{FOLDER}/fleet.pyz"],
+        container=given["container"],
         args=[*options, *["-m"] * given["module"], script, *args],
         nodes=size.most or 1,
         ranks=ranks,

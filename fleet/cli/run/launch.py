@@ -148,12 +148,11 @@ def launch(
     if not script:
         raise UsageError("SCRIPT is empty", hint="fleet launch train.py")
     settings, requested = settings_of(), take(given, SourceOption)
-    if settings.on == "env":
-        return launch_here(script, args, given, requested)
     if run is not None:
         requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
     if (source := waited_for(requested)) is not None:
-        return (export if source.on_paper else submit)(source, script, args, given, requested)
+        begin = launch_here if settings.on == "env" else export if source.on_paper else submit
+        return begin(source, script, args, given, requested)
     with on_record(given["runs_dir"]) as claims:
         code = _launch(script, args, {**given}, run, claims)
         if claims and code == EXIT_TIMEOUT:

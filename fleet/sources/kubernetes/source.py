@@ -14,7 +14,6 @@ from fleet.sources.source import Source
 SHARED = ("mem", "cpus-per-task")  # sbatch's, which mean the same of a pod
 OPTIONS = (
     Option("as", "What the cluster has an operator for [jobset]; a job takes none.", choices=tuple(KINDS)),
-    Option("container", "The image of the pods: it has the training's Python.", "IMAGE"),
     Option("queue", "Kueue's queue.", "NAME"),
     Option("rdma", "A resource for RDMA, and how many of it a pod gets.", "RESOURCE[:N]"),
     Option("volume", "A claim (PVC), and where pods have it.", "CLAIM:PATH", many=True),
