@@ -21,10 +21,10 @@ from fleet.protocol.messages.facts import Facts, Link, Reduced
 from fleet.rules.links import slow_pairs
 from fleet.rules.pairs import Pair
 
-ALL_ROUNDS, LEAST, MOST = 12.0, 0.5, 1.6  # seconds of all rounds together, of one at least, at most
+ALL_ROUNDS, LEAST, MOST = 7.5, 0.25, 1.6  # seconds of all rounds together, of one at least, at most
 STREAMS = 2
+LEAST_FLOATS, MOST_FLOATS, FLOATS_PER_MBIT = 1 << 16, 1 << 20, 4_000  # of an all-reduce: a quarter of a second
 AGAIN = 8  # rounds in which slow pairs are measured once more
-UNEVEN = 0.9  # of the other direction: each may have held up the other
 # Runs in the training interpreter of each host, as one rank. The first time is not counted, the second shows how often
 # there is time for it.
 ALL_REDUCE = (
@@ -32,11 +32,11 @@ ALL_REDUCE = (
     + r"""
 import datetime, json, os, time
 import torch, torch.distributed as dist
-rank, size, address, backend = json.loads(sys.argv[1])
+rank, size, address, backend, count = json.loads(sys.argv[1])
 limit = datetime.timedelta(seconds=60)
 dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=limit)
 device = "cuda:0" if backend == "nccl" else "cpu"
-data = torch.zeros(1 << 20, device=device)
+data = torch.zeros(count, device=device)
 def seconds(times):
     began = time.monotonic()
     for _ in range(times):
@@ -46,7 +46,7 @@ def seconds(times):
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
     return float(took)
 seconds(1)
-times = max(1, min(200, int(2.0 / seconds(1))))
+times = max(1, min(200, int(1.0 / seconds(1))))
 took = seconds(times)
 print()
 print(json.dumps({"bytes": data.numel() * 4, "seconds": took / times}))
@@ -82,14 +82,15 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, An
 
 
 def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
-    """Returns rounds in which each host has one partner, and after which each has had all others."""
+    """Returns rounds in which each host sends to one partner or receives from it, and after which each has sent to all
+    others. It never does both: acknowledgements would wait behind the data of the other direction."""
     ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    half = len(ring) // 2
     found = list[dict[str, list[str]]]()
     for _ in range(len(ring) - 1):
-        half = len(ring) // 2
-        partners = dict(zip(ring[:half], reversed(ring[half:]), strict=True))
-        partners |= {b: a for a, b in partners.items()}
-        found.append({a: [b] if (b := partners[a]) is not None else [] for a in names})
+        pairs = [(a, b) for a, b in zip(ring[:half], reversed(ring[half:]), strict=True) if a and b]
+        for partners in (dict(pairs), {b: a for a, b in pairs}):
+            found.append({name: [partners[name]] if name in partners else [] for name in names})
         ring = [ring[0], ring[-1], *ring[1:-1]]
     return found
 
@@ -112,11 +113,15 @@ def again(names: Sequence[str], slow: Iterable[Pair]) -> list[dict[str, list[str
 
 
 def rates(
-    hosts: Sequence[Host], at: Mapping[str, str], rounds: Sequence[Mapping[str, Sequence[str]]], sessions: Sessions
+    hosts: Sequence[Host],
+    at: Mapping[str, str],
+    rounds: Sequence[Mapping[str, Sequence[str]]],
+    sessions: Sessions,
+    together: float = ALL_ROUNDS,
 ) -> dict[Pair, Link]:
-    """Returns what each pair of these rounds has. at: the address of each host."""
+    """Returns what each pair of these rounds has. at: the address of each host; together: seconds of all rounds."""
     listen = {name: [address] for name, address in at.items()}
-    seconds = min(MOST, max(LEAST, ALL_ROUNDS / max(1, len(rounds))))
+    seconds = min(MOST, max(LEAST, together / max(1, len(rounds))))
     measured = visit(hosts, listen, rounds, sessions, seconds, STREAMS).links if rounds else {}
     return {
         pair: {
@@ -137,8 +142,7 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
     names, at = [host.name for host in there], {host.name: advertised(raw[host.name]) for host in there}
     found = rates(there, at, circle(names), sessions)
     mbit = {pair: link["mbit"] for pair, link in found.items()}
-    slow = slow_pairs(mbit) | {(a, b) for (a, b), rate in mbit.items() if rate < UNEVEN * mbit.get((b, a), 0.0)}
-    once_more = rates(there, at, again(names, slow), sessions)
+    once_more = rates(there, at, again(names, slow_pairs(mbit)), sessions, ALL_ROUNDS / 4)
     for pair, link in found.items():
         best = max(link, once_more.get(pair, link), key=lambda each: each["mbit"])
         raw[pair[0]].setdefault("links", {})[pair[1]] = best
@@ -158,12 +162,15 @@ def all_reduce(
         return None
     gpus = all(raw[name].get("gpus") and (raw[name]["torch"] or {}).get("cuda") for name in names)
     backend, first = "nccl" if gpus else "gloo", advertised(raw[names[0]])
+    ring = [raw[a].get("links", {}).get(b) for a, b in pairwise([*names, names[0]])]
+    allowed = min((link["mbit"] for link in ring if link), default=None) if all(ring) else None
+    count = min(MOST_FLOATS, max(LEAST_FLOATS, int(allowed * FLOATS_PER_MBIT))) if allowed else MOST_FLOATS
 
     def orders(ports: Mapping[str, int]) -> dict[str, Order]:
         if len(ports) < len(names):
             return {}
         at = f"tcp://{at_port(first, ports[names[0]])}"
-        argv = {name: [n, len(names), at, backend] for n, name in enumerate(names)}
+        argv = {name: [n, len(names), at, backend, count] for n, name in enumerate(names)}
         return {name: Order(None, ["-c", ALL_REDUCE, json.dumps(argv[name])], interfaces(raw[name])) for name in names}
 
     ended = bench(hosts, orders, specs, sessions)
@@ -175,8 +182,6 @@ def all_reduce(
         emit(Notice("warning", f"no all-reduce with {backend}: it ended without a figure", names[0]))
         return None
     mbit = 2 * (len(names) - 1) / len(names) * figure["bytes"] * 8e-6 / figure["seconds"]
-    ring = [raw[a].get("links", {}).get(b) for a, b in pairwise([*names, names[0]])]
-    allowed = min((link["mbit"] for link in ring if link), default=None) if all(ring) else None
     return {"backend": backend, "hosts": names, "bus_mbit": round(mbit, 1), "links_mbit": allowed}
 
 

@@ -164,13 +164,13 @@ def test_how_fast_each_pair_is(net: Net) -> None:
     done = lab.fleet("-i", "lab", "check", "--network", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
-    rates = {(a, b): it["mbit"] for a in net.names for b, it in said["hosts"][a]["facts"]["links"].items()}
-    assert len(rates) == 12
-    for pair, rate in rates.items():
+    links = {(a, b): it for a in net.names for b, it in said["hosts"][a]["facts"]["links"].items()}
+    assert len(links) == 12
+    for pair, it in links.items():
         limit = 50 if net.names[1] in pair else 200
-        assert 0 < rate < 1.05 * limit, rates
+        assert (0 if it["least"] else 0.8 * limit) < it["mbit"] < 1.05 * limit, links
     slow = [each["hosts"] for each in said["findings"] if each["id"] == "ways-slow"]
-    busy = any(it["least"] for name in net.names for it in said["hosts"][name]["facts"]["links"].values())
+    busy = any(it["least"] for it in links.values())
     assert busy or slow == [[net.names[1]]], said["findings"]  # a machine without idle processors is no measure
     shown = lab.fleet("-i", "lab", "check", "--network")
     assert any(line.startswith("Mbit/s, ms") for line in shown.stdout.splitlines()), shown.stdout

@@ -144,14 +144,15 @@ def test_partners_of_many_hosts_are_the_same_for_check_and_launch() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 16, 63])
-def test_in_each_round_a_host_has_one_partner_and_after_all_it_had_each(count: int) -> None:
+def test_in_each_round_a_host_sends_or_receives_and_after_all_it_has_sent_to_each(count: int) -> None:
     names = [f"n{n}" for n in range(count)]
     rounds = circle(names)
-    assert len(rounds) == count - 1 + count % 2
+    assert len(rounds) == 2 * (count - 1 + count % 2)
     for one in rounds:
-        assert all(one[other] == [name] for name, others in one.items() for other in others)
-    met = {(name, other) for one in rounds for name, others in one.items() for other in others}
-    assert met == set(permutations(names, 2))
+        busy = [name for sender, others in one.items() for name in (sender, *others) if others]
+        assert len(busy) == len({*busy}) >= count // 2 * 2
+    met = [(name, other) for one in rounds for name, others in one.items() for other in others]
+    assert sorted(met) == sorted(permutations(names, 2))
 
 
 def rates(slow: dict[Pair, float], least: bool = False) -> list[Finding]:

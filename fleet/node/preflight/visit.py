@@ -48,6 +48,8 @@ class Visit:
             family, _, _, _, at = found[0]
             self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
             self.sock.setblocking(False)
+            if self.seconds:  # what is still under way at its end would hold up the next visit
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             code = self.sock.connect_ex(at)
         except OSError as error:
             code = error.errno or errno.EHOSTUNREACH
@@ -88,11 +90,11 @@ class Visit:
         return self.sent < PACKET_BYTES or now < self.began + self.seconds
 
     def settle(self, now: float) -> None:
-        """Sets the outcome once the proof is here and the peer has acknowledged all that was sent."""
+        """Sets the outcome once the proof is here, all is sent, and the peer has acknowledged PACKET_BYTES."""
         if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
             if not hmac.compare_digest(self.answer, proof(self.token, self.nonce)):
                 self.how = OTHER
-            elif not self.unacknowledged() and len(self.samples) > 1:
+            elif self.arrived() >= PACKET_BYTES and len(self.samples) > 1:
                 self.how = OPEN
                 self.measure(now)
 
@@ -111,24 +113,22 @@ class Visit:
         if self.connected and len(self.samples) < 2 and now >= due:
             mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
             # `delivered` counts segments in any order; a kernel before 4.19 knows only those that came in order
-            self.samples.append((now, mss * delivered or self.sent - self.unacknowledged()))
+            self.samples.append((now, mss * delivered or self.arrived()))
 
     def info(self) -> bytes:
         """Returns the kernel's struct tcp_info, with zeros for what it lacks."""
         assert self.sock
         return self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 196).ljust(196, b"\0")
 
-    def unacknowledged(self) -> int:
-        """Returns how many bytes the peer has not acknowledged, and of the first PACKET_BYTES also those not sent
-        yet."""
+    def arrived(self) -> int:
+        """Returns how many bytes the peer has acknowledged."""
         assert self.sock
-        on_its_way = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0]
-        return int(on_its_way) + max(0, PACKET_BYTES - self.sent)
+        return self.sent - int(struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0])
 
     def is_late(self, now: float) -> "str | None":
         """Returns the outcome of a try whose time is over, None while it has time."""
         if not self.connected:
             return SILENT if now - self.began > CONNECT_SECONDS else None
-        if self.unacknowledged():
+        if self.arrived() < PACKET_BYTES:
             return STALLED if now - self.began > self.seconds + ACK_SECONDS else None
         return None

@@ -90,6 +90,8 @@ def allowed(case: Case, faults: list[Fault]) -> set[int]:
                 codes |= {ENDS["well"]}  # who attached keeps it alive, and ends it for nobody
         if fault.actor == "machine" and case.end in ("interrupt", "stop"):
             codes |= {ENDS["well"]}  # nobody was there to end it
+        if (fault.actor, fault.what, case.end) == ("helper", "kill -9", "interrupt"):
+            codes |= {ENDS["well"]}  # the launch had ended with its leader when Ctrl-C came
         if fault.actor == "looker" and fault.what in ("TERM", "Ctrl-C"):
             codes |= {ENDS[case.end]}
     return codes
@@ -196,7 +198,8 @@ class Judge:
         on = looker if looker is not None and looker.killed is None and self.case.looks == "attach b" else None
         if on is not None and on.code not in (None, 122, final := seen["a"]["exit_code"]):
             self.wrong.append(f"{on} ended with {on.code}, attach later with {final}")
-        if looker is not None and "latest" in looker.words and looker.code not in (2, 122, 137):
+        interrupted = any(fault.actor == "looker" and fault.what == "Ctrl-C" for fault in self.play.done)
+        if looker is not None and "latest" in looker.words and looker.code not in (2, 122, 137, *[130] * interrupted):
             self.wrong.append(f"{looker} ends with {looker.code}: it means another head's run")
 
     def steps(self, before: dict[str, Any]) -> None:
