@@ -54,6 +54,11 @@ def kept(name: str, value: str) -> str | None:
     return value if plain and value.isascii() else None
 
 
+def has_secret_part(value: str) -> bool:
+    """Is true of a text of several parts, one of which is called as secrets are: JSON, options, an HTTP header."""
+    return _NAMED.search(value) is not None
+
+
 def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
     """Returns name -> value, None for a value that may be a secret."""
     return {name: kept(name, value) for name, value in env.items()}

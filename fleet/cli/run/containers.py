@@ -26,11 +26,12 @@ IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "conta
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
     """Returns the options that were typed, of those that containers have. Raises UsageError for another one."""
     ctx, settings = click.get_current_context(), settings_of()
+    flags = {str(it.name): max(it.opts, key=len) for it in ctx.command.params}
     typed = {name for name in (*given, "again", "from_", "yes") if was_typed(ctx, name)}
     common = [name for name in NOT_IN_CONTAINERS if getattr(settings, name) != getattr(Settings(), name)]
     for name in [*common, *unknown, *sorted(typed - known - IN_CONTAINERS)]:
-        option = name.rstrip("_").replace("_", "-")
-        raise UsageError(f"--{option} has no meaning with --on {on}", hint=f"leave out --{option}")
+        option = flags.get(name, f"--{name}")
+        raise UsageError(f"{option} has no meaning with --on {on}", hint=f"leave out {option}")
     return typed & known
 
 
@@ -63,19 +64,22 @@ def export(
     source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
 ) -> int:
     """Writes the manifest of a run on stdout, and on stderr the commands that apply it. Nothing is applied."""
+    from fleet.engines import DEFAULT, check
+    from fleet.model import Job
     from fleet.node.container.options import ROWS, field
     from fleet.ops.run.plan.options import new_run_id, read_env
     from fleet.ops.run.submit.manifest import plan_of
     from fleet.requests.launch import Launch
-    from fleet.requests.manifest import Manifest
-    from fleet.sources.kubernetes.manifest import FOLDER
+    from fleet.requests.manifest import FOLDER, Manifest
 
-    settings, own = settings_of(), take(given)
+    settings = settings_of()
+    own = {name.replace("_", "-"): value for name, value in take(given).items()}
     names = {field(name): name for name in ROWS}
     typed = typed_for(source.name, given, {*names, "container"} - OF_OPERATOR)
     if not settings.dry_run:
-        line = shlex.join(masked([*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]))
-        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=line)
+        line = [*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]
+        hint = shlex.join(line) if masked(line) == line else "give --dry-run, too"
+        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=hint)
     if not given["container"]:
         raise UsageError("--on k8s takes the image of its pods", hint="--container registry/team/train:1")
     nnodes, each = given["nnodes"] or 1, given["nproc_per_node"] or None
@@ -90,14 +94,16 @@ def export(
     options = [
         f"--{names[name]}={each}" for name in sorted(typed - IN_MANIFEST - {"env"}) for each in _each(given[name])
     ]
-    options += [f"--{name.replace('_', '-')}{'' if own[name] is True else f'={own[name]}'}" for name in own]
+    options += [f"--{name}{'' if own[name] is True else f'={own[name]}'}" for name in own]
+    chosen, passed = given["engine"] or DEFAULT, tuple(given["engine_args"])
+    check(Job(script, tuple(args), engine=chosen, engine_args=passed, engine_options=own))
     request = Manifest(
         kind=requested.get("as", "jobset"),
         run=new_run_id(script, given["name"]),
         command=["python3", f"{FOLDER}/fleet.pyz"],
         container=given["container"],
         args=[*options, *["-m"] * given["module"], script, *args],
-        nodes=size.most or 1,
+        nnodes=size.most or 1,
         ranks=ranks,
         port=port_of(given["master_port"]),
         env={name: values[name] for name in values if how.get(name)},
@@ -121,5 +127,5 @@ def export(
 
 
 def _each(value: Any) -> Sequence[Any]:
-    """Returns the values of an option; none of a --wait without a time."""
-    return value if isinstance(value, tuple) else [value] * (value is not True)
+    """Returns the values of an option; none of a --wait without a time, whose default the pods know."""
+    return value if isinstance(value, tuple) else [value] * (not isinstance(value, bool))
