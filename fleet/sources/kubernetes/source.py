@@ -25,7 +25,7 @@ class Kubernetes(Source):
     """The pods of a manifest, which no one has applied yet."""
 
     name, transport, options, on_paper = "k8s", "local", OPTIONS, True
-    asked = "k8s (with --mem and --cpus-per-task, too)"
+    asked = "k8s, with --container, --mem and --cpus-per-task"
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
         return None
