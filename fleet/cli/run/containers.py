@@ -76,10 +76,6 @@ def export(
     own = {name.replace("_", "-"): value for name, value in take(given).items()}
     names = {field(name): name for name in ROWS}
     typed = typed_for(source.name, given, {*names, "container"} - OF_OPERATOR)
-    if not settings.dry_run:
-        line = [*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]
-        hint = shlex.join(line) if masked(line) == line else "give --dry-run, too"
-        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=hint)
     if not given["container"]:
         raise UsageError("--on k8s takes the image of its pods", hint="--container registry/team/train:1")
     nnodes, each = given["nnodes"] or 1, given["nproc_per_node"] or None
@@ -113,6 +109,10 @@ def export(
         **{name: requested[name] for name in requested if name != "as"},
     )
     plan = plan_of(request, given["env_file"], [name for name in how if not how[name]])
+    if not settings.dry_run:
+        argv = [*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]
+        hint = shlex.join(argv) if masked(argv) == argv else "give --dry-run, too"
+        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=hint)
     file = os.path.realpath("/proc/self/fd/1")
     steps = dict(plan.steps(file if os.path.isfile(file) else f"{request.name}.yaml"))
     if settings.json:
