@@ -470,6 +470,12 @@ def test_it_applies_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--queue: it is for --on k8s" in capfd.readouterr().err
 
 
+def test_a_shell_script_is_started_as_launch_does(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", *typed("--nproc-per-node", "8")[:-3], "sft.sh"]) == 0
+    (own,) = containers(json.loads(capfd.readouterr().out)["manifest"])
+    assert own["args"] == ["--engine=command", "--per=node", "sft.sh"]
+
+
 @pytest.mark.parametrize("wait, passed", [("--wait=false", []), ("--wait", []), ("--wait=30", ["--wait=30.0"])])
 def test_pods_read_what_they_are_given(wait: str, passed: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["--json", *typed("--nproc-per-node", "8", wait)]) == 0

@@ -20,7 +20,7 @@ from fleet.sources.source import Source
 IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # what an operator, or the manifest, gives each pod
-IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container"}  # given to pods by it
+IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container", "engine"}  # given to pods by it
 
 
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
@@ -64,7 +64,7 @@ def export(
     source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
 ) -> int:
     """Writes the manifest of a run on stdout, and on stderr the commands that apply it. Nothing is applied."""
-    from fleet.engines import DEFAULT, check
+    from fleet.engines import DEFAULT, check, suited
     from fleet.model import Job
     from fleet.node.container.options import ROWS, field
     from fleet.ops.run.plan.options import new_run_id, read_env
@@ -87,12 +87,14 @@ def export(
         raise UsageError(f"{wrong}: a manifest has numbers", hint=hint)
     values = read_env(given["env_file"], given["env"], (), os.environ)[0]
     how = {item.partition("=")[0]: "=" in item for item in given["env"]}
-    options = [
+    chosen, suits = (DEFAULT, {}) if given["module"] else suited(script)
+    chosen, own = (given["engine"], own) if given["engine"] else (chosen, suits | own)
+    options = [f"--engine={chosen}"] * (chosen != DEFAULT)
+    options += [
         f"--{names[name]}={each}" for name in sorted(typed - IN_MANIFEST - {"env"}) for each in _each(given[name])
     ]
     options += [f"--{name}{'' if own[name] is True else f'={own[name]}'}" for name in own]
-    chosen, passed = given["engine"] or DEFAULT, tuple(given["engine_args"])
-    check(Job(script, tuple(args), engine=chosen, engine_args=passed, engine_options=own))
+    check(Job(script, tuple(args), engine=chosen, engine_args=tuple(given["engine_args"]), engine_options=own))
     request = Manifest(
         kind=requested.get("as", "jobset"),
         run=new_run_id(script, given["name"]),
