@@ -470,6 +470,13 @@ def test_it_applies_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--queue: it is for --on k8s" in capfd.readouterr().err
 
 
+def test_a_run_of_a_module_is_called_as_launch_calls_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", *typed("--nproc-per-node", "8", "-m")[:-3], "pkg.train"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    (own,) = containers(found["manifest"])
+    assert own["args"] == ["-m", "pkg.train"] and found["plan"]["run"].startswith("pkg-train-2")
+
+
 def test_a_shell_script_is_started_as_launch_does(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["--json", *typed("--nproc-per-node", "8")[:-3], "sft.sh"]) == 0
     (own,) = containers(json.loads(capfd.readouterr().out)["manifest"])

@@ -64,22 +64,22 @@ def export(
     source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
 ) -> int:
     """Writes the manifest of a run on stdout, and on stderr the commands that apply it. Nothing is applied."""
-    from fleet.engines import DEFAULT, check, suited
-    from fleet.model import Job
+    from fleet.engines import DEFAULT, check
     from fleet.node.container.options import ROWS, field
-    from fleet.ops.run.plan.options import new_run_id, read_env
+    from fleet.ops.run.plan.options import read_env
+    from fleet.ops.run.plan.plan import id_of, job_of
     from fleet.ops.run.submit.manifest import plan_of
     from fleet.requests.launch import Launch
     from fleet.requests.manifest import FOLDER, Manifest
 
-    settings = settings_of()
-    own = {name.replace("_", "-"): value for name, value in take(given).items()}
+    settings, taken = settings_of(), take(given)
     names = {field(name): name for name in ROWS}
     typed = typed_for(source.name, given, {*names, "container"} - OF_OPERATOR)
     if not given["container"]:
         raise UsageError("--on k8s takes the image of its pods", hint="--container registry/team/train:1")
-    nnodes, each = given["nnodes"] or 1, given["nproc_per_node"] or None
-    size = Launch(script, nnodes=nnodes, nproc_per_node=each, container=given["container"])
+    same = {name: given[name] for name in ("module", "engine", "engine_args", "name", "container", "nproc_per_node")}
+    size = Launch(script=script, args=args, nnodes=given["nnodes"] or 1, options=taken, **same)
+    check(job := job_of(size))
     ranks = size.ranks or (size.counted if size.counted == "cpu" else None)
     if size.least or ranks is None:
         wrong = f"--nnodes {size.nnodes}" if size.least else f"--nproc-per-node {size.nproc_per_node or 'is missing'}"
@@ -87,17 +87,14 @@ def export(
         raise UsageError(f"{wrong}: a manifest has numbers", hint=hint)
     values = read_env(given["env_file"], given["env"], (), os.environ)[0]
     how = {item.partition("=")[0]: "=" in item for item in given["env"]}
-    chosen, suits = (DEFAULT, {}) if given["module"] else suited(script)
-    chosen, own = (given["engine"], own) if given["engine"] else (chosen, suits | own)
-    options = [f"--engine={chosen}"] * (chosen != DEFAULT)
+    options, own = [f"--engine={job.engine}"] * (job.engine != DEFAULT), job.engine_options
     options += [
         f"--{names[name]}={each}" for name in sorted(typed - IN_MANIFEST - {"env"}) for each in _each(given[name])
     ]
     options += [f"--{name}{'' if own[name] is True else f'={own[name]}'}" for name in own]
-    check(Job(script, tuple(args), engine=chosen, engine_args=tuple(given["engine_args"]), engine_options=own))
     request = Manifest(
         kind=requested.get("as", "jobset"),
-        run=new_run_id(script, given["name"]),
+        run=id_of(size),
         command=["python3", f"{FOLDER}/fleet.pyz"],
         container=given["container"],
         args=[*options, *["-m"] * given["module"], script, *args],
