@@ -222,6 +222,8 @@ def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "
     after an `activate` line, because the user's shell code may change any variable."""
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
+    if is_apart(spec.get("container")):
+        plan["apart"] = True
     if not spec.get("activate"):
         by_launcher = any(isinstance(arg, str) for arg in spec["argv"][:1])
         names = {*(spec.get("env") or ()), *(spec.get("env_expand") or ())}.difference(SET, CHANGED_BY_PYTHON)
