@@ -41,6 +41,7 @@ from fleet.errors import EXIT_TIMEOUT, UsageError
 from fleet.model import Host
 from fleet.requests.launch import ENVIRONMENT, MEANWHILE, RUNS, WHERE, Launch
 from fleet.requests.runs import NAMED
+from fleet.sources import INVENTORY
 
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
@@ -152,6 +153,11 @@ def launch(
         return launch_here(script, args, given, requested)
     if run is not None:
         requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
+    if settings.on != INVENTORY and (given["container"] or run and run.document["launch"].get("container")):
+        raise UsageError(
+            f"--container: of a job, supervisor and engine are in one step, and --on {settings.on} starts no container",
+            hint="write --no-python apptainer exec --nv IMAGE python3 SCRIPT instead, which starts one a rank",
+        )
     if (source := waited_for(requested)) is not None:
         return submit(source, script, args, given, requested)
     with on_record(given["runs_dir"]) as claims:
