@@ -100,6 +100,8 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
         name, equals, value = arg.partition("=")
         if equals and (is_secret(name, value) or _KEY.search(value)):
             out.append(f"{name}=***")
+        elif arg.startswith("--env="):
+            out.append(f"--env={masked_argv([value])[0]}")
         elif _KEY.search(arg) or before[:1] == "-" and "=" not in before and arg[:1] != "-" and is_secret(before, arg):
             out.append("***")
         else:

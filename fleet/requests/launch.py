@@ -222,9 +222,6 @@ class Launch(OfRun):
         if self.max_delete is not None and not self.sync:
             typed = f"fleet launch --sync --max-delete=all {self.script}"
             raise OptionError("max_delete", "has a meaning with --sync only", typed)
-        if self.container and self.wheels:
-            why = "--wheels installs into the node's Python, and --container runs an image's"
-            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
         try:
             image(self.container or "none")
         except FieldError as misfit:
