@@ -106,6 +106,7 @@ def test_both_say_the_same(commands: list[list[str]], words: list[str], code: in
         (["--partition", "p"], "--partition: it is for --on slurm"),
         (["--mem", "4G"], "--mem: it is for --on slurm"),
         (["--queue", "q"], "--queue: it is for --on k8s"),
+        (["--container", "i"], "--container has no meaning with --on env"),
         (["--container-arg=--x"], "--container-arg has no meaning with --on env"),
         (["-w", "gpu1"], "--hosts has no meaning with --on env"),
     ],
