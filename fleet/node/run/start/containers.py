@@ -7,11 +7,14 @@ from contextlib import suppress
 from fleet.node.base.errors import Refused
 from fleet.node.base.processes import below, is_inside, is_ours, own_pid, pids, read_file, send_signal, start_time
 from fleet.node.base.run_folder import NODE, read_json, run_folder
-from fleet.node.base.types import Any, Collection, run_specs
+from fleet.node.base.types import Any, BinaryIO, Collection, run_specs
+from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import deliveries
 from fleet.node.facts import runtimes
 from fleet.node.facts.ask import last_line
-from fleet.node.facts.containers import DAEMONS, client
+from fleet.node.facts.containers import DAEMONS, client, sealed
+from fleet.node.facts.environment import working_folder
+from fleet.node.run.marks import limit_of
 from fleet.protocol.state import NAME_CHARACTERS, NODE_LOG, RUN_MARK, SPEC, is_run_id
 
 CLIENT_SECONDS, REMOVE_SECONDS = 5.0, 30.0
@@ -43,6 +46,17 @@ def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[st
 def is_apart(found: Any) -> bool:
     """Is true where a container has processes of its own, which are not its client's."""
     return bool(found) and found["runtime"] in DAEMONS
+
+
+def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
+    """Returns (stdin with the variables for the container, the environment of its client). Where the client outlives
+    nothing and nothing outlives it, it is marked as one of the run."""
+    names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
+    given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
+    own = dict(os.environb)
+    if not is_apart(spec["container"]):
+        own[RUN_MARK.encode()] = env[RUN_MARK.encode()]
+    return sealed(given, working_folder(spec["cwd"]), spec["umask"], limit_of(spec["run"])), own
 
 
 class Apart:

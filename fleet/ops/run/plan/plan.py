@@ -228,12 +228,7 @@ def plan(
             hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
     nodes = tuple(nodes_of(inventory, job, request, facts))
-    inside = [node.host for node in nodes if request.image_of(node.host)]
-    if inside and request.wheels:
-        why = f"--wheels installs into the node's Python, and {inside[0].name} runs an image's"
-        raise UsageError(why, hint="build an image that has them, or leave out --wheels")
-    if request.container_args and not inside:
-        raise UsageError("--container-arg: no host has a container", hint="give --container IMAGE, or leave it out")
+    request.check_containers(node.host for node in nodes)
     requested, request = request, met_by_name(request, nodes)
     address, port = master or (master_address(nodes[0].host, request, len(nodes)), request.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
