@@ -54,6 +54,11 @@ def kept(name: str, value: str) -> str | None:
     return value if plain and value.isascii() else None
 
 
+def has_secret_part(value: str) -> bool:
+    """Is true of a text of several parts, one of which is called as secrets are: JSON, options, an HTTP header."""
+    return _NAMED.search(value) is not None
+
+
 def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
     """Returns name -> value, None for a value that may be a secret."""
     return {name: kept(name, value) for name, value in env.items()}
@@ -95,6 +100,8 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
         name, equals, value = arg.partition("=")
         if equals and (is_secret(name, value) or _KEY.search(value)):
             out.append(f"{name}=***")
+        elif arg.startswith("--env="):
+            out.append(f"--env={masked_argv([value])[0]}")
         elif _KEY.search(arg) or before[:1] == "-" and "=" not in before and arg[:1] != "-" and is_secret(before, arg):
             out.append("***")
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -222,9 +222,6 @@ class Launch(OfRun):
         if self.max_delete is not None and not self.sync:
             typed = f"fleet launch --sync --max-delete=all {self.script}"
             raise OptionError("max_delete", "has a meaning with --sync only", typed)
-        if self.container and self.wheels:
-            why = "--wheels installs into the node's Python, and --container runs an image's"
-            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
         try:
             image(self.container or "none")
         except FieldError as misfit:
@@ -245,6 +242,15 @@ class Launch(OfRun):
     def image_of(self, host: Host) -> str | None:
         """Returns the image of the host's container; None: it runs in none."""
         return self.container or host.container
+
+    def check_containers(self, hosts: Iterable[Host]) -> None:
+        """Raises UsageError for options that do not go together with what these run in."""
+        inside = [host.name for host in hosts if self.image_of(host)]
+        if inside and self.wheels:
+            why = f"--wheels installs into the node's Python, and {inside[0]} runs an image's"
+            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
+        if self.container_args and not inside:
+            raise UsageError("--container-arg: no host has a container", hint="give --container IMAGE, or leave it out")
 
     def training_of(self, host: Host) -> tuple[str | None, str | None]:
         """Returns (python, activate). Those of the inventory are the node's own, which a container does not have."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from posixpath import normpath
 
 from fleet.errors import UsageError
-from fleet.inventory.secret import masked_argv
+from fleet.inventory.secret import has_secret_part, masked_argv
 from fleet.node.container.place import MOST_NODES
 from fleet.requests.request import Request, number
 
 # what a name must leave room for: JobSet gives a pod "-node-0-65535-" and five characters more, within 63
 LONGEST = 63 - len("-node-0-65535-abcde")
+FOLDER = "/opt/fleet"  # of fleet.pyz in a pod
+MOUNTED = (FOLDER, "/dev/shm")
 OF_PODS = re.compile(
     "RANK|WORLD_SIZE|NNODES|NODE_RANK|NPROC_PER_NODE|MASTER_ADDR|MASTER_PORT|JOB_COMPLETION_INDEX|PET_.*"
 )
 # option -> (what its value looks like, what to write)
 FORMS = {
-    "container": (r"[^\s-]\S*", "--container registry/team/train:1"),
     "queue": (r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "--queue team-a"),
     "rdma": (
         r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?(:[1-9][0-9]{0,3})?",
@@ -34,7 +36,7 @@ FORMS = {
 class Manifest(Request):
     """Write the objects whose pods each start `command`, a part of the run.
 
-    kind: as --as has it. run: its id. command, args: without a shell. nodes: pods. ranks: of a node, each with a GPU;
+    kind: as --as has it. run: its id. command, args: without a shell. nnodes: pods. ranks: of a node, each with a GPU;
     "cpu": one a core, without GPUs. env: variables of the run. secret: names of those whose values only the Secret has.
     max_restarts: after a failure all pods are made again, so often, where `kind` does that. queue: of Kueue. rdma: a
     resource, and how many of it. volume: claims and where each is mounted. mem, cpus_per_task: as of sbatch."""
@@ -44,13 +46,13 @@ class Manifest(Request):
     container: str
     command: Sequence[str]
     args: Sequence[str]
-    nodes: int = number(1, 1, MOST_NODES)
+    nnodes: int = number(1, 1, MOST_NODES)
     ranks: int | str
     port: int = number(0, 0, 65535)
     env: Mapping[str, str] = field(default_factory=dict)
     secret: Sequence[str] = ()
-    max_restarts: int = number(0, 0)
-    grace: float | None = None
+    max_restarts: int = number(0, 0, 1e9)
+    grace: float | None = number(None, 0, 1e9)
     queue: str | None = None
     rdma: str | None = None
     volume: Sequence[str] = ()
@@ -61,15 +63,18 @@ class Manifest(Request):
         for name, (form, hint) in FORMS.items():
             value = getattr(self, name.replace("-", "_"))
             for each in [value] if isinstance(value, str) else value or ():
-                if not re.fullmatch(form, each):
+                if not re.fullmatch(form, each, re.ASCII):
                     raise UsageError(f"--{name} {each!r}: not what it takes", hint=hint)
+        paths = [*MOUNTED, *(normpath(each.partition(":")[2]) for each in self.volume)]
+        if twice := next((path for path in paths if paths.count(path) > 1), None):
+            raise UsageError(f"--volume: {twice} is there twice", hint="--volume CLAIM:/data, another path for each")
         for name in (*self.env, *self.secret):
             if OF_PODS.fullmatch(name):
                 raise UsageError(
                     f"variable {name}: the manifest and its operator set it", hint=f"leave out --env {name}"
                 )
         for name, value in self.env.items():
-            if masked_argv([pair := f"{name}={value}"]) != [pair]:
+            if masked_argv([pair := f"{name}={value}"]) != [pair] or has_secret_part(value):
                 hint = f"export {name}, and give '--env {name}': pods get it from a Secret"
                 raise UsageError(f"--env {name}=***: a secret stands in no manifest", hint=hint)
         for text in (*self.env.values(), *self.command, *self.args, *self.volume):

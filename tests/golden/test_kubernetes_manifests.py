@@ -26,6 +26,7 @@ from fleet.node.container.options import read
 from fleet.ops.pack import pack
 from fleet.requests.manifest import Manifest
 from fleet.sources.kubernetes.manifest import KINDS, text_of
+from tests.free_port import free_port
 
 FOLDER = Path(__file__).with_name("kubernetes")
 SCHEMAS = yaml.safe_load((FOLDER / "schemas.yaml").read_text())
@@ -265,6 +266,7 @@ def test_what_a_pod_starts_ends_with_the_ranks_code(code: int, tmp_path: Path) -
     assert own["command"] == ["python3", "/opt/fleet/fleet.pyz"]
     line = [*args[: args.index("train.py")], "sh", "-c", f"echo trains; exit {code}"]
     environ |= {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NPROC_PER_NODE": "1"}
+    environ["MASTER_PORT"] = str(free_port())
     argv = [sys.executable, str(pack(tmp_path / "fleet.pyz")), *line]
     done = subprocess.run(argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "trains" in done.stdout) == (code, True), done
@@ -341,7 +343,7 @@ texts = st.one_of(st.sampled_from(ODD), st.text(st.characters(exclude_categories
 
 @given(st.sampled_from(sorted(KINDS)), texts, texts)
 def test_values_are_read_back(kind: str, value: str, arg: str) -> None:
-    objects = KINDS[kind](made(kind, env={"ODD": value}, args=["t.py", arg], nodes=2))
+    objects = KINDS[kind](made(kind, env={"ODD": value}, args=["t.py", arg], nnodes=2))
     text = text_of(objects)
     assert list(yaml.safe_load_all(text)) == objects and text.isascii()
     environ, args = pod(list(objects), 0)
@@ -396,17 +398,36 @@ REFUSED = [
     (["--nproc-per-node", "8", "--nnodes", "2:4"], "--nnodes 2:4: a manifest has numbers"),
     (["--nproc-per-node", "8", "--env", f"MINE={SECRET}"], "--env MINE=***: a secret stands in no manifest"),
     (["--nproc-per-node", "8", "--env", "API_KEY=x"], "--env API_KEY=***: a secret stands in no manifest"),
+    *(
+        (["--nproc-per-node", "8", "--env", f"MINE={text}"], "--env MINE=***: a secret stands in no manifest")
+        for text in ('{"api_key": "abcd"}', "--password hunter2", "Authorization: Bearer abc", "pg://u:p@host/db")
+    ),
     (["--nproc-per-node", "8", "--env", "NNODES=2"], "variable NNODES: the manifest and its operator set it"),
     (["--nproc-per-node", "8", "--env-file", "quoted.env"], "quoted.env: A is not in the form that kubectl reads"),
     (["--nproc-per-node", "8", "--env-file", "plain.env", "--env", "B"], "B is in plain.env, and --env B takes it"),
+    (["--nproc-per-node", "8", "--env-file", "twice.env"], "A is in twice.env, and a second line has it"),
+    (
+        ["--nproc-per-node", "8", "--env-file", "plain.env", "--env-file", "more.env"],
+        "B is in more.env, and plain.env has it, too",
+    ),
     (["--nproc-per-node", "8", "--env", "C=\udcff"], "is no UTF-8"),
     (["--nproc-per-node", "8", "--queue", "Team A"], "--queue 'Team A': not what it takes"),
     (["--nproc-per-node", "8", "--rdma", "hca"], "--rdma 'hca': not what it takes"),
     (["--nproc-per-node", "8", "--volume", "data"], "--volume 'data': not what it takes"),
+    (
+        ["--nproc-per-node", "8", "--volume", "a:/x", "--volume", "b:/y/../x"],
+        "--volume: /x is there twice",
+    ),
+    (["--nproc-per-node", "8", "--volume", "a:/opt/fleet/"], "--volume: /opt/fleet is there twice"),
+    (["--nproc-per-node", "8", "--rdma", "rdma/hc\u0430"], "not what it takes"),
+    (["--nproc-per-node", "8", "--per", "node"], "--per: engine torchrun has no such option"),
+    (["--nproc-per-node", "8", "--grace", "1e10"], "--grace 1e+10: must be a number from 0 to 1e+09"),
+    (["--nproc-per-node", "8", "--nnodes", "70000"], "--nnodes 70000: must be a whole number from 1 to 65536"),
+    (["--nproc-per-node", "8", "--container-arg=--x"], "--container-arg has no meaning with --on k8s"),
     (["--nproc-per-node", "8", "--mem", "0"], "--mem '0': not what it takes"),
     (["--nproc-per-node", "8", "--cpus-per-task", "x"], "--cpus-per-task 'x': not what it takes"),
     (["--nproc-per-node", "8", "--container", ""], "--on k8s takes the image of its pods"),
-    (["--nproc-per-node", "8", "--container", "a b"], "--container 'a b': not what it takes"),
+    (["--nproc-per-node", "8", "--container", "a b"], "--container 'a b' is not a container image"),
     (["--nproc-per-node", "8", "--master-port", "x"], "--master-port x: not a port"),
     (["--nproc-per-node", "8", "--master-addr", "h"], "--master-addr has no meaning with --on k8s"),
     (["--nproc-per-node", "8", "--sync"], "--sync has no meaning with --on k8s"),
@@ -428,9 +449,11 @@ def test_what_is_refused(
     monkeypatch.setenv("B", "b")
     Path("quoted.env").write_text('A="b"\n')
     Path("plain.env").write_text("B=b\n")
+    Path("more.env").write_text("B=c\n")
+    Path("twice.env").write_text("A=1\nA=2\n")
     assert run(typed(*options)) == 2
     out, err = capfd.readouterr()
-    assert message in err and "  hint: " in err and out == "" and SECRET not in err
+    assert message in err and ("  hint: " in err or "must be" in message) and out == "" and SECRET not in err
 
 
 def test_it_applies_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -441,8 +464,30 @@ def test_it_applies_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     hint = f"fleet --dry-run {' '.join(line)}"
     assert err == f"error: --on k8s starts nothing: it writes a manifest\n  hint: {hint}\n"
     assert run(hint.split()[1:]) == 0
+    assert run([*line[:-1], "--env", "A=aB3xyz99zzz", "train.py"]) == 2  # *** is no value that works
+    assert "  hint: give --dry-run, too\n" in capfd.readouterr().err
     assert run(["launch", "--queue", "a", "train.py"]) == 2
     assert "--queue: it is for --on k8s" in capfd.readouterr().err
+
+
+def test_a_run_of_a_module_is_called_as_launch_calls_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", *typed("--nproc-per-node", "8", "-m")[:-3], "pkg.train"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    (own,) = containers(found["manifest"])
+    assert own["args"] == ["-m", "pkg.train"] and found["plan"]["run"].startswith("pkg-train-2")
+
+
+def test_a_shell_script_is_started_as_launch_does(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", *typed("--nproc-per-node", "8")[:-3], "sft.sh"]) == 0
+    (own,) = containers(json.loads(capfd.readouterr().out)["manifest"])
+    assert own["args"] == ["--engine=command", "--per=node", "sft.sh"]
+
+
+@pytest.mark.parametrize("wait, passed", [("--wait=false", []), ("--wait", []), ("--wait=30", ["--wait=30.0"])])
+def test_pods_read_what_they_are_given(wait: str, passed: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["--json", *typed("--nproc-per-node", "8", wait)]) == 0
+    (own,) = containers(json.loads(capfd.readouterr().out)["manifest"])
+    assert own["args"] == [*passed, "train.py", "--lr", "1e-4"] and read(own["args"]).script == "train.py"
 
 
 def test_json_has_the_objects_and_the_lines(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 def save(*_):
-    time.sleep(5)
+    time.sleep(2)
     print("saved", flush=True)
     sys.exit(0)
 if how == "save":
@@ -81,7 +82,7 @@ def begun(ready: VirtualLab, tmp_path: Path) -> Iterator[Callable[..., subproces
 
     def run(*args: str, folder: Path = tmp_path) -> subprocess.Popen[bytes]:
         folder.mkdir(exist_ok=True)
-        process = ready.popen(*arguments(), *args, cwd=folder, env={"TOKEN": "not-in-argv"})
+        process = ready.popen(*arguments(), "--no-preflight", *args, cwd=folder, env={"TOKEN": "not-in-argv"})
         started.append(process)
         until(lambda: sum("sum" in text(out) for out in outs(folder)) == 4, process=process)
         return process
@@ -136,7 +137,7 @@ def test_it_trains_and_says_so_as_without(ready: VirtualLab, tmp_path: Path) -> 
 def test_the_first_failure_ends_all_and_is_named(
     ready: VirtualLab, tmp_path: Path, how: str, code: int, why: str
 ) -> None:
-    done = fleet(ready, tmp_path, "t.py", how)
+    done = fleet(ready, tmp_path, "--no-preflight", "t.py", how)
     assert done.returncode == code and why in done.stderr, done.stderr
     assert f"rank 1 on {ready.names[0]}" in done.stderr
     assert summary(tmp_path)["first_failure"]["rank"] == 1
@@ -172,13 +173,48 @@ def test_whatever_is_killed_no_container_is_left(
     until(lambda: not marked(tmp_path) and not remains(ready), 60)
 
 
+# ends a client on its host: argv[1] seconds after it has appeared
+KILL_CLIENT = """
+import os, sys, time
+def is_client(pid):
+    try:
+        words = open("/proc/%s/cmdline" % pid).read().split("\\0")
+    except OSError:
+        return False
+    return words[0].endswith("podman") and any(word.startswith("--name=fleet-") for word in words)
+while True:
+    for pid in filter(is_client, filter(str.isdigit, os.listdir("/proc"))):
+        time.sleep(float(sys.argv[1]))
+        os.kill(int(pid), 9)
+        sys.exit()
+    time.sleep(0.002)
+"""
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_client_killed_while_it_starts_its_container_leaves_nothing(
+    number: int, ready: VirtualLab, tmp_path: Path
+) -> None:
+    """At drawn moments: 0.2 s is in the middle of crun's start."""
+    moment = random.uniform(number * 0.15, number * 0.15 + 0.15)
+    line = (*arguments(), "--no-preflight", "--grace", "3", "t.py", "sleeps")
+    process = ready.popen(*line, cwd=tmp_path)
+    try:
+        ready.inside(ready.names[0], sys.executable, "-c", KILL_CLIENT, str(moment), timeout=60)
+        assert process.wait(120) not in (0, 125), moment
+        assert not marked(tmp_path) and not remains(ready), moment
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def children(pid: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
     return [int(each) for each in found.split()] + [it for each in found.split() for it in children(int(each))]
 
 
 def test_a_restart_has_a_container_of_its_own(ready: VirtualLab, tmp_path: Path) -> None:
-    done = fleet(ready, tmp_path, "--max-restarts", "1", "t.py", "once")
+    done = fleet(ready, tmp_path, "--no-preflight", "--max-restarts", "1", "t.py", "once")
     assert done.returncode == 0, done.stderr
     assert not remains(ready) and not marked(tmp_path)
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet.node.base.errors import Refused
 from fleet.node.base.processes import is_inside, own_pid
 from fleet.node.facts.containers import ENTER, client, inside, sealed
 from fleet.node.run.marks import limit_of, marked
+from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart
 
 OWN = ["--shm-size=1g"]
 MOUNTS = ["/home/ada/.fleet/runs/R", "/data"]
@@ -86,3 +88,55 @@ def test_a_process_is_known_by_the_number_of_its_own_namespace() -> None:
         (pid,) = map(int, Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
         assert (own_pid(pid), is_inside(pid), own_pid(outer.pid), is_inside(outer.pid)) == (1, True, outer.pid, False)
         outer.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "path", "option"),
+    [
+        ("podman", "/a b,c", "--volume=/a b,c:/a b,c"),
+        ("docker", "/a:b", "--mount=type=bind,source=/a:b,target=/a:b"),
+        *((runtime, "/a:b,c", None) for runtime in ("podman", "docker", "apptainer", "enroot")),
+        *((runtime, path, None) for runtime in ("apptainer", "enroot") for path in ("/a:b", "/a,b", "/a b")),
+    ],
+)
+def test_a_path_is_mounted_whatever_its_name_or_refused(runtime: str, path: str, option: str | None) -> None:
+    found = {"runtime": runtime, "path": runtime, "image": "train:1"}
+    if option:
+        assert option in client(found, [], None, [path], [])
+    else:
+        with pytest.raises(Refused, match=f"{runtime} cannot mount {path}"):
+            client(found, [], None, [path], [])
+
+
+def apart(folder: Path, answer: str) -> Apart:
+    """A container of a runtime that answers each request so."""
+    program = folder / "podman"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {folder}/typed\n{answer}\n')
+    program.chmod(0o755)
+    return Apart("R", {"runtime": "podman", "path": str(program)}, str(folder))
+
+
+def test_a_client_that_still_starts_its_container_has_time_and_is_ended_then(tmp_path: Path) -> None:
+    container = apart(tmp_path, "exit 0")
+    line = ["sh", "-c", "sleep 600 & wait", "sh", f"--name={container.name}"]
+    with subprocess.Popen(line, start_new_session=True) as begun:
+        try:
+            assert not container.is_gone([], CLIENT_SECONDS / 2) and begun.poll() is None
+            assert not (tmp_path / "typed").exists()
+            assert not container.is_gone([], CLIENT_SECONDS), "what it has begun may have come meanwhile"
+            assert begun.wait(60) == -9
+        finally:
+            begun.kill()
+    assert container.is_gone([], CLIENT_SECONDS)
+    assert (tmp_path / "typed").read_text() == f"rm --force --time=0 {container.name}\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"), [("exit 0", True), ("echo Error: No such container: x >&2; exit 1", True), ("exit 125", False)]
+)
+def test_a_container_is_gone_where_the_runtime_says_so(tmp_path: Path, answer: str, gone: bool) -> None:
+    container = apart(tmp_path, answer)
+    assert container.is_gone([], 0.0) == gone and not (tmp_path / "node.log").exists()
+    if not gone:
+        assert container.is_gone([], CLIENT_SECONDS + REMOVE_SECONDS)
+        assert f"container {container.name} is left" in (tmp_path / "node.log").read_text()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet.cli.main import run as typed
 from fleet.cli.run.launch import launch
 from fleet.cli.run.launch_options import EngineOption, SourceOption
 from fleet.cli.verbs.pack import explain_env
@@ -97,6 +98,24 @@ def test_both_say_the_same(commands: list[list[str]], words: list[str], code: in
         done = run(command, words, tmp_path)
         assert done.returncode == code and text in done.stdout + done.stderr, (command, done)
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--partition", "p"], "--partition: it is for --on slurm"),
+        (["--mem", "4G"], "--mem: it is for --on slurm"),
+        (["--queue", "q"], "--queue: it is for --on k8s"),
+        (["--container", "i"], "--container has no meaning with --on env"),
+        (["--container-arg=--x"], "--container-arg has no meaning with --on env"),
+        (["-w", "gpu1"], "--hosts has no meaning with --on env"),
+    ],
+)
+def test_what_means_nothing_in_a_container_is_refused(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert typed(["launch", "--on", "env", "--nnodes", "1", *words, "train.py"]) == 2
+    assert f"error: {message}" in (err := capfd.readouterr().err) and "  hint: " in err
 
 
 def test_both_leave_the_same_record(commands: list[list[str]], tmp_path: Path) -> None:

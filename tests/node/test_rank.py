@@ -272,6 +272,22 @@ def test_a_signal_to_its_group_reaches_the_rank_once(tmp_path: Path, signum: sig
     assert read_json(tmp_path / "rank5.json")["signalled"] == (signum == signal.SIGTERM), "so an engine ends its ranks"
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_signal_from_outside_is_a_stop_in_the_runs_own_container_alone(tmp_path: Path, apart: bool) -> None:
+    """Its sender has number 0 in a pid namespace, whoever it is."""
+    line = ["unshare", "--pid", "--fork", "--kill-child", PYTHON, "-I", "-S", str(RANK)]
+    script = "trap 'exit 9' TERM; touch up; while :; do sleep 0.1; done"
+    env = {"PATH": os.environ["PATH"], "FLEET_RUN_DIR": str(tmp_path), "RANK": "5"}
+    env["FLEET_PLAN"] = json.dumps({"apart": True} if apart else {})
+    with subprocess.Popen([*line, "sh", "-c", script], cwd=tmp_path, env=env) as process:
+        until((tmp_path / "up").exists)
+        (wrapper,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        os.kill(wrapper, signal.SIGTERM)
+        record = until(lambda: (tmp_path / "rank5.json").exists() and read_json(tmp_path / "rank5.json"))
+        process.kill()
+    assert (record["status"], record["signalled"]) == (9, not apart)
+
+
 def test_a_stop_reaches_the_rank_once_whoever_repeats_it(tmp_path: Path) -> None:
     """It ends when the supervisor, which this process is, has it end: what its rank has left may save its work."""
     (tmp_path / "pid").write_text(json.dumps({"pid": os.getpid(), "guardian": {"pid": 1}}))

@@ -463,6 +463,30 @@ def test_ended_runs_are_kept_up_to_a_number_and_a_size(home: Path, run: str, mon
     answer("run.stop", {"run": run, "grace": 0}, home)
 
 
+def test_a_container_that_a_restart_of_the_node_has_cut_short_is_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    podman = home / "podman"
+    podman.write_text(f'#!/bin/sh\necho "$@" >> {home}/typed\n')
+    podman.chmod(0o755)
+    for name, boot, state in (
+        ("cut-20260101-000000-abcd", "other", "running"),
+        ("lives-20260101-000000-abcd", processes.boot_id(), "running"),
+        ("over-20260101-000000-abcd", "other", "exited"),
+    ):
+        folder = home / ".fleet/runs" / name
+        folder.mkdir(parents=True)
+        container = {"runtime": "podman", "path": str(podman), "image": "train:1"}
+        (folder / "spec.json").write_text(
+            json.dumps({"node": os.uname().nodename, "run": name, "container": container})
+        )
+        (folder / "status.json").write_text(json.dumps({"state": state, "left": []}))
+        (folder / "pid").write_text(json.dumps({"pid": 1 << 22, "start": 1, "boot": boot}))
+    prune_runs()
+    assert (home / "typed").read_text() == f"rm --force --time=0 fleet-cut-20260101-000000-abcd-{run_folder.NODE}\n"
+
+
 def test_a_run_whose_head_waits_with_another_attempt_is_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     for name in ("waits", "over"):

@@ -23,6 +23,7 @@ FOREIGN = {
     *("--bind", "--make-rprivate", "--reuid", "--regid", "--clear-groups"),  # of mount, setpriv
     *("--jobs", "--me", "--array", "--signal", "--export", "--clu"),  # of Slurm
     *("--master_addr", "--master_port"),  # of torchrun
+    *("--from-file", "--from-env-file", "--prefix", "--tail", "--max-log-requests", "--nv"),  # of kubectl, apptainer
     *("--progress-bar", "--only-binary", "--python-version"),  # of pip
     *("--node-rank", "--map-by", "--tasks-per-node", "--nth"),  # of fleet.pyz, mpirun, flux
     "--autotuning",

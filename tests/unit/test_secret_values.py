@@ -49,6 +49,7 @@ def test_what_may_be_one_is_not(name: str, value: str) -> None:
         ("hf_train_everything.py --lr 1e-4 --max-tokens 512 --key-dim=64 --tokenizer gpt2", None),
         ("t.py --token=abc --api-key abc PASSWORD=1 --lr 1", "t.py --token=*** --api-key *** PASSWORD=*** --lr 1"),
         ("t.py --hub hf_AbCdEfGh12345678 --db=http://me:pw@host/", "t.py --hub *** --db=***"),
+        ("--env=TOKEN=abc --env=LR=1 -e TOKEN=abc", "--env=TOKEN=*** --env=LR=1 -e TOKEN=***"),
         ("t.py --use-auth --lr 1 --password 5", "t.py --use-auth --lr 1 --password ***"),
     ],
 )

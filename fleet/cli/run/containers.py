@@ -20,21 +20,24 @@ from fleet.sources.source import Source
 IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # what an operator, or the manifest, gives each pod
-IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts"}  # given to pods by it
+IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container", "engine"}  # given to pods by it
 
 
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
     """Returns the options that were typed, of those that containers have. Raises UsageError for another one."""
     ctx, settings = click.get_current_context(), settings_of()
+    flags = {str(it.name): max(it.opts, key=len) for it in ctx.command.params}
     typed = {name for name in (*given, "again", "from_", "yes") if was_typed(ctx, name)}
     common = [name for name in NOT_IN_CONTAINERS if getattr(settings, name) != getattr(Settings(), name)]
     for name in [*common, *unknown, *sorted(typed - known - IN_CONTAINERS)]:
-        option = name.rstrip("_").replace("_", "-")
-        raise UsageError(f"--{option} has no meaning with --on {on}", hint=f"leave out --{option}")
+        option = flags.get(name, f"--{name}")
+        raise UsageError(f"{option} has no meaning with --on {on}", hint=f"leave out {option}")
     return typed & known
 
 
-def launch_here(script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]) -> int:
+def launch_here(
+    source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
+) -> int:
     """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
     UsageError for what has no meaning here. requested: the options that only --on env has."""
     from fleet.node.container.explain import show
@@ -43,7 +46,7 @@ def launch_here(script: str, args: Sequence[str], given: dict[str, Any], request
     from fleet.ops.run.plan.options import read_env
 
     settings, own = settings_of(), take(given)
-    typed = typed_for("env", given, set(map(field, ROWS)), ["json"] * (settings.json and not settings.dry_run))
+    typed = typed_for(source.name, given, set(map(field, ROWS)), ["json"] * (settings.json and not settings.dry_run))
     options = {name: given[name] for name in typed} | dict(requested)
     options |= {name: str(options[name]) for name in GIVEN_AS if name in options}
     if settings.dry_run:
@@ -61,22 +64,22 @@ def export(
     source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
 ) -> int:
     """Writes the manifest of a run on stdout, and on stderr the commands that apply it. Nothing is applied."""
+    from fleet.engines import DEFAULT, check
     from fleet.node.container.options import ROWS, field
-    from fleet.ops.run.plan.options import new_run_id, read_env
+    from fleet.ops.run.plan.options import read_env
+    from fleet.ops.run.plan.plan import id_of, job_of
     from fleet.ops.run.submit.manifest import plan_of
     from fleet.requests.launch import Launch
-    from fleet.requests.manifest import Manifest
-    from fleet.sources.kubernetes.manifest import FOLDER
+    from fleet.requests.manifest import FOLDER, Manifest
 
-    settings, own = settings_of(), take(given)
+    settings, taken = settings_of(), take(given)
     names = {field(name): name for name in ROWS}
-    typed = typed_for(source.name, given, names.keys() - OF_OPERATOR)
-    if not settings.dry_run:
-        line = shlex.join(masked([*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]))
-        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=line)
-    if not requested.get("container"):
+    typed = typed_for(source.name, given, {*names, "container"} - OF_OPERATOR)
+    if not given["container"]:
         raise UsageError("--on k8s takes the image of its pods", hint="--container registry/team/train:1")
-    size = Launch(script, nnodes=given["nnodes"] or 1, nproc_per_node=given["nproc_per_node"] or None)
+    same = {name: given[name] for name in ("module", "engine", "engine_args", "name", "container", "nproc_per_node")}
+    size = Launch(script=script, args=args, nnodes=given["nnodes"] or 1, options=taken, **same)
+    check(job := job_of(size))
     ranks = size.ranks or (size.counted if size.counted == "cpu" else None)
     if size.least or ranks is None:
         wrong = f"--nnodes {size.nnodes}" if size.least else f"--nproc-per-node {size.nproc_per_node or 'is missing'}"
@@ -84,16 +87,18 @@ def export(
         raise UsageError(f"{wrong}: a manifest has numbers", hint=hint)
     values = read_env(given["env_file"], given["env"], (), os.environ)[0]
     how = {item.partition("=")[0]: "=" in item for item in given["env"]}
-    options = [
+    options, own = [f"--engine={job.engine}"] * (job.engine != DEFAULT), job.engine_options
+    options += [
         f"--{names[name]}={each}" for name in sorted(typed - IN_MANIFEST - {"env"}) for each in _each(given[name])
     ]
-    options += [f"--{name.replace('_', '-')}{'' if own[name] is True else f'={own[name]}'}" for name in own]
+    options += [f"--{name}{'' if own[name] is True else f'={own[name]}'}" for name in own]
     request = Manifest(
         kind=requested.get("as", "jobset"),
-        run=new_run_id(script, given["name"]),
+        run=id_of(size),
         command=["python3", f"{FOLDER}/fleet.pyz"],
+        container=given["container"],
         args=[*options, *["-m"] * given["module"], script, *args],
-        nodes=size.most or 1,
+        nnodes=size.most or 1,
         ranks=ranks,
         port=port_of(given["master_port"]),
         env={name: values[name] for name in values if how.get(name)},
@@ -103,6 +108,10 @@ def export(
         **{name: requested[name] for name in requested if name != "as"},
     )
     plan = plan_of(request, given["env_file"], [name for name in how if not how[name]])
+    if not settings.dry_run:
+        argv = [*the_line().typed[:1], "--dry-run", *the_line().typed[1:]]
+        hint = shlex.join(argv) if masked(argv) == argv else "give --dry-run, too"
+        raise UsageError("--on k8s starts nothing: it writes a manifest", hint=hint)
     file = os.path.realpath("/proc/self/fd/1")
     steps = dict(plan.steps(file if os.path.isfile(file) else f"{request.name}.yaml"))
     if settings.json:
@@ -117,5 +126,5 @@ def export(
 
 
 def _each(value: Any) -> Sequence[Any]:
-    """Returns the values of an option; none of a --wait without a time."""
-    return value if isinstance(value, tuple) else [value] * (value is not True)
+    """Returns the values of an option; none of a --wait without a time, whose default the pods know."""
+    return value if isinstance(value, tuple) else [value] * (not isinstance(value, bool))

@@ -3,9 +3,11 @@
 Variables come to the container's first process as JSON on its stdin, so that no other user sees them: see ENTER."""
 
 import os
+import re
 import tempfile
 
 from fleet.node.base import json
+from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, BinaryIO, Mapping
 from fleet.protocol.environment import running
 
@@ -40,11 +42,15 @@ def _devices(*names: str) -> "list[str]":
     return ["--device=" + path for path in ("/dev/" + name for name in names) if os.path.exists(path)]
 
 
+def _mount(path: str) -> str:
+    return ("--mount=type=bind,source=%s,target=%s" if ":" in path else "--volume=%s:%s") % (path, path)
+
+
 def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "list[str]":
     """Returns what podman and docker are given alike."""
     given = ["run", "--rm", "--interactive", "--pull=never", "--network=host", "--ipc=host", "--log-driver=none"]
     given += ["--security-opt=label=disable", "--entrypoint="] + (["--name=" + name] if name else []) + marks
-    given += ["--user=%d:%d" % (os.getuid(), os.getgid())] + ["--volume=%s:%s" % (path, path) for path in mounts]
+    given += ["--user=%d:%d" % (os.getuid(), os.getgid())] + [_mount(path) for path in mounts]
     return given + _devices("infiniband", "kfd", "dri")
 
 
@@ -52,8 +58,12 @@ def client(
     found: "dict[str, Any]", args: "list[str]", name: "str | None", mounts: "list[str]", marks: "list[str]"
 ) -> "list[str]":
     """Returns the argv that starts a container, up to the argv inside. found: as of runtimes.find(). args: of the
-    runtime's own. mounts: folders, at the same paths. marks: NAME=VALUE."""
+    runtime's own. mounts: folders, at the same paths. marks: NAME=VALUE. Raises Refused for a path that the runtime
+    cannot be given."""
     runtime, image = found["runtime"], found["image"]
+    for path in mounts:
+        if set(path) >= set(",:") or runtime not in DAEMONS and re.search(r"[,:\s]", path):
+            raise Refused("%s cannot mount %s" % (runtime, path), "rename that folder: without ',', ':' and blanks")
     marks = ["--env=" + mark for mark in marks]
     if runtime == "podman":
         given = _stored(name, mounts, marks) + (["--userns=keep-id"] if os.getuid() else [])

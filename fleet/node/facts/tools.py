@@ -80,7 +80,10 @@ class Tools:
         mounts = [folder] if folder != "/" and os.path.isdir(folder) else []
         names = (*(self.spec.get("env") or ()), *(self.spec.get("env_expand") or ()))
         given = {os.fsencode(name): os.fsencode(env[name]) for name in names if name in env}
-        command = client(found, list(self.spec.get("container_args") or ()), None, mounts, [])
+        try:
+            command = client(found, list(self.spec.get("container_args") or ()), None, mounts, [])
+        except Refused as error:
+            raise OSError(error.message) from None
         command += inside([*argv[:2], ENDS + argv[2], *argv[3:]], self.spec.get("python"), folder)
         with sealed(given, folder if mounts else "/", 0o077, -1) as stdin:
             status, out, err = run(command, dict(os.environ), None, stdin)

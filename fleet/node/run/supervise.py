@@ -41,7 +41,7 @@ from fleet.node.base.types import run_specs
 from fleet.node.base.wire import frame, send_exit, send_json, start, start_heartbeat
 from fleet.node.facts.environment import working_folder
 from fleet.node.run.neighbours import Occupied, be_alone
-from fleet.node.run.start.containers import chosen
+from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart, chosen
 from fleet.node.run.start.ending import bury
 from fleet.node.run.start.engine import (
     PR_SET_CHILD_SUBREAPER,
@@ -161,6 +161,11 @@ def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
     folders = [os.path.join(runs_root(), name) for name in own_runs()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
+    for _, folder in ended:
+        cut_short = read_status(folder).get("state") not in FINAL  # by the node's restart
+        container = Apart.of(str(read_json(os.path.join(folder, SPEC)).get("run"))) if cut_short else None
+        if container:
+            container.is_gone([], CLIENT_SECONDS + REMOVE_SECONDS)
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
         size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))
         age = time.time() - when

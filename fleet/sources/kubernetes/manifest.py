@@ -12,10 +12,9 @@ import yaml
 
 from fleet.node.container.channel import SECRET
 from fleet.node.container.place import DEFAULT_PORT
-from fleet.requests.manifest import Manifest
+from fleet.requests.manifest import MOUNTED, Manifest
 
 Object = dict[str, Any]
-FOLDER = "/opt/fleet"  # of fleet.pyz in a pod
 LABEL, QUEUE = "fleet/run", "kueue.x-k8s.io/queue-name"
 TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}  # which job of a runtime TrainJob completes
 NODE = "node"  # of JobSet's jobs the one there is; TrainJob knows the container by this name, too
@@ -61,7 +60,7 @@ def _template(ask: Manifest, place: Mapping[str, object] = {}, restarts: int = 0
         {"name": name, "valueFrom": {"secretKeyRef": {"name": ask.name, "key": name}}} for name in (SECRET, *ask.secret)
     ]
     claims = [each.partition(":")[::2] for each in ask.volume]
-    mounts = [{"name": "fleet", "mountPath": FOLDER}, {"name": "shm", "mountPath": "/dev/shm"}]
+    mounts = [{"name": name, "mountPath": path} for name, path in zip(("fleet", "shm"), MOUNTED, strict=True)]
     volumes = [{"name": "fleet", "configMap": {"name": ask.name}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}]
     for number, (claim, path) in enumerate(claims):
         mounts.append({"name": f"claim-{number}", "mountPath": path})
@@ -86,12 +85,12 @@ def _template(ask: Manifest, place: Mapping[str, object] = {}, restarts: int = 0
 def _place(ask: Manifest, master: str) -> Object:
     """Returns the variables of a place that no operator sets: Kubernetes adds JOB_COMPLETION_INDEX."""
     port = ask.port or DEFAULT_PORT
-    return {"NNODES": ask.nodes, "NPROC_PER_NODE": ask.ranks, "MASTER_ADDR": master, "MASTER_PORT": port}
+    return {"NNODES": ask.nnodes, "NPROC_PER_NODE": ask.ranks, "MASTER_ADDR": master, "MASTER_PORT": port}
 
 
 def _job(ask: Manifest, template: Object) -> Object:
     """Returns the spec of an Indexed Job."""
-    counts = {"parallelism": ask.nodes, "completions": ask.nodes}
+    counts = {"parallelism": ask.nnodes, "completions": ask.nnodes}
     return {**counts, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
 
 
@@ -129,11 +128,11 @@ def trainjob(ask: Manifest) -> list[Object]:
     given += [] if counted else [f"--nproc-per-node={ask.ranks}"]
     template = _template(ask)
     template["spec"]["containers"][0]["args"][:0] = given
-    policy = {"numNodes": ask.nodes, "torch": Object()}
+    policy = {"numNodes": ask.nnodes, "torch": Object()}
     runtime = {"mlPolicy": policy, "template": {"spec": _jobset(ask, template, TRAINER)}}
     named = {"name": ask.name, "labels": {LABEL: ask.name}}
     of_runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": ask.name}
-    spec = {"runtimeRef": of_runtime, "trainer": {"numNodes": ask.nodes, **counted}}
+    spec = {"runtimeRef": of_runtime, "trainer": {"numNodes": ask.nnodes, **counted}}
     version = "trainer.kubeflow.org/v1alpha1"
     return [
         {"apiVersion": version, "kind": "TrainingRuntime", "metadata": named, "spec": runtime},
@@ -144,7 +143,7 @@ def trainjob(ask: Manifest) -> list[Object]:
 def pytorchjob(ask: Manifest) -> list[Object]:
     """Returns a PyTorchJob, whose operator knows container and port by their names."""
     ports = [{"name": "pytorchjob-port", "containerPort": ask.port or DEFAULT_PORT}]
-    counts = {"Master": 1, "Worker": ask.nodes - 1}
+    counts = {"Master": 1, "Worker": ask.nnodes - 1}
     replicas = {
         role: {
             "replicas": count,

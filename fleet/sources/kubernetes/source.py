@@ -14,7 +14,6 @@ from fleet.sources.source import Source
 SHARED = ("mem", "cpus-per-task")  # sbatch's, which mean the same of a pod
 OPTIONS = (
     Option("as", "What the cluster has an operator for [jobset]; a job takes none.", choices=tuple(KINDS)),
-    Option("container", "The image of the pods: it has the training's Python.", "IMAGE"),
     Option("queue", "Kueue's queue.", "NAME"),
     Option("rdma", "A resource for RDMA, and how many of it a pod gets.", "RESOURCE[:N]"),
     Option("volume", "A claim (PVC), and where pods have it.", "CLAIM:PATH", many=True),
@@ -26,7 +25,7 @@ class Kubernetes(Source):
     """The pods of a manifest, which no one has applied yet."""
 
     name, transport, options, on_paper = "k8s", "local", OPTIONS, True
-    asked = "k8s (with --mem and --cpus-per-task, too)"
+    asked = "k8s, with --container, --mem and --cpus-per-task"
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
         return None

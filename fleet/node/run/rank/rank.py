@@ -70,12 +70,11 @@ def count_attempts() -> int:
 
 
 def supervisors(folder: str) -> "set[int]":
-    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops. In a container
-    with a pid namespace of its own both have number 0."""
+    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops."""
     try:
         with open(os.path.join(folder, "pid"), "rb") as f:
             record = json.loads(f.read().decode())
-        return {0, record["pid"], record["guardian"]["pid"]}
+        return {record["pid"], record["guardian"]["pid"]}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
 
@@ -248,9 +247,11 @@ def main() -> None:
         pass
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     attempt, logs = count_attempts(), Logs(base)
-    pid = start_rank(argv, base, logs, rank, json.loads(os.environ.pop("FLEET_PLAN", "{}")))
+    plan = json.loads(os.environ.pop("FLEET_PLAN", "{}"))
+    pid = start_rank(argv, base, logs, rank, plan)
     logs.begin()
-    watch = Watch(pid, supervisors(folder), logs, once_a_node is not None)
+    # who sends from outside a pid namespace has number 0
+    watch = Watch(pid, {0} if plan.get("apart") else supervisors(folder), logs, once_a_node is not None)
     while watch.status is None:
         watch.turn()
     finish(logs)

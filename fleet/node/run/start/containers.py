@@ -1,19 +1,23 @@
 """The container of a run's engine: how it is chosen, started and ended. The supervisor stays outside."""
 
 import os
+import signal
 from contextlib import suppress
 
-from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import is_inside, own_pid, read_file, send_signal
+from fleet.node.base.processes import below, is_inside, is_ours, own_pid, pids, read_file, send_signal, start_time
 from fleet.node.base.run_folder import NODE, read_json, run_folder
-from fleet.node.base.types import Any, Callable, Collection, run_specs
+from fleet.node.base.types import Any, BinaryIO, Collection, run_specs
+from fleet.node.base.wire import encode
 from fleet.node.delivery.sync_state import deliveries
 from fleet.node.facts import runtimes
-from fleet.node.facts.containers import DAEMONS, client
-from fleet.protocol.state import NAME_CHARACTERS, RUN_MARK, SPEC, is_run_id
+from fleet.node.facts.ask import last_line
+from fleet.node.facts.containers import DAEMONS, client, sealed
+from fleet.node.facts.environment import working_folder
+from fleet.node.run.marks import limit_of
+from fleet.protocol.state import NAME_CHARACTERS, NODE_LOG, RUN_MARK, SPEC, is_run_id
 
-CLIENT_SECONDS, REMOVE_SECONDS = 2.0, 30.0
+CLIENT_SECONDS, REMOVE_SECONDS = 5.0, 30.0
 
 
 def chosen(spec: "run_specs.Starting", cwd: str) -> "run_specs.Container":
@@ -35,7 +39,7 @@ def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[st
     """Returns what starts a run's engine in its container, up to the engine's own argv."""
     found: Any = spec["container"]
     data = [str(record["target"]) for _, record in deliveries()]
-    mounts = [folder] + [path for path in [cwd, *data] if path != "/" and os.path.exists(path)]
+    mounts = [folder] + [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
     return client(found, found["args"], name_of(spec["run"]), mounts, [RUN_MARK + "=" + spec["run"]])
 
 
@@ -44,37 +48,56 @@ def is_apart(found: Any) -> bool:
     return bool(found) and found["runtime"] in DAEMONS
 
 
+def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
+    """Returns (stdin with the variables for the container, the environment of its client). Where the client outlives
+    nothing and nothing outlives it, it is marked as one of the run."""
+    names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
+    given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
+    own = dict(os.environb)
+    if not is_apart(spec["container"]):
+        own[RUN_MARK.encode()] = env[RUN_MARK.encode()]
+    return sealed(given, working_folder(spec["cwd"]), spec["umask"], limit_of(spec["run"])), own
+
+
 class Apart:
     """A run's container whose processes are not its client's. It is ended by its name."""
 
-    def __init__(self, run: str, found: "dict[str, Any]") -> None:
-        self.name, self.path = name_of(run), found["path"]
-        self.time = ["--time=0"] * (found["runtime"] == "podman")
+    def __init__(self, run: str, found: "dict[str, Any]", folder: str) -> None:
+        self.name, self.path, self.log = name_of(run), found["path"], os.path.join(folder, NODE_LOG)
+        self.line = [self.path, "rm", "--force", *["--time=0"] * (found["runtime"] == "podman"), self.name]
 
     @classmethod
     def of(cls, run: str) -> "Apart | None":
         """Returns that of a run of this node; None where it has none."""
         folder = run_folder(run) if is_run_id(run) else None
         found: Any = read_json(os.path.join(folder, SPEC)).get("container") if folder else None
-        return cls(run, found) if is_apart(found) else None
+        return cls(run, found, folder) if folder and is_apart(found) else None
 
     def firsts(self, pids: "Collection[int]") -> "list[int]":
         """Returns the container's first process among the run's."""
         return [pid for pid in pids if is_inside(pid) and own_pid(pid) == 1]
 
-    def remove(self, outside: "Callable[[], dict[int, int]]", clock: Clock) -> None:
-        """Ends the container, of which no process is left. outside: finds the processes of its client, which end by
-        themselves if they can."""
-        until = clock.monotonic() + CLIENT_SECONDS
-        while True:
-            left = {pid: born for pid, born in outside().items() if self.name in self._line(pid)}
-            if not left or clock.monotonic() > until:
-                break
-            clock.sleep(0.02)
-        for pid, born in left.items():
-            send_signal(pid, born, 9)
-        with suppress(OSError):
-            runtimes.output([self.path, "rm", "--force", *self.time, self.name], REMOVE_SECONDS)
+    def is_gone(self, under: "Collection[int]", patience: float) -> bool:
+        """Removes the container, in which no process is left. Is false while its client works, which may still be
+        starting it, and ends by itself if it can. under: the processes below who keeps the run. patience: for so long
+        there was none in it."""
+        found = [*under, *filter(self._is_of_client, pids())]
+        outside = {pid: born for pid, born in ((pid, start_time(pid)) for pid in [*found, *below(found)]) if born}
+        if outside and patience < CLIENT_SECONDS:
+            return False
+        for pid, born in outside.items():
+            send_signal(pid, born, signal.SIGKILL)
+        status, _, error = runtimes.output(self.line, REMOVE_SECONDS)
+        if status == 0 or "no such container" in error.lower():
+            return not outside
+        if patience < CLIENT_SECONDS + REMOVE_SECONDS:
+            return False
+        text = "fleet: container %s is left: %s: %s\n" % (self.name, " ".join(self.line), last_line(error))
+        with suppress(OSError), open(self.log, "a", encoding="utf-8") as log:
+            log.write(text)
+        return True
 
-    def _line(self, pid: int) -> str:
-        return read_file("/proc/%d/cmdline" % pid).decode("utf-8", "replace")
+    def _is_of_client(self, pid: int) -> bool:
+        words = read_file("/proc/%d/cmdline" % pid).decode("utf-8", "replace").split("\0")
+        named = "--name=" + self.name in words or os.path.basename(words[0]) == "conmon" and self.name in words
+        return named and is_ours(pid)

@@ -68,6 +68,7 @@ class Ending:
         self.told: set[tuple[int, int, int]] = set()
         self.newest: int | None = None  # start time of the youngest that was there at the beginning
         self.quiet = 0
+        self.empty: float | None = None  # since when no process was found
         self.left: list[int] = []
         self.killed: set[int] = set()
         self.ended: dict[int, tuple[int, str]] = {}
@@ -86,16 +87,21 @@ class Ending:
     def under(self) -> "dict[int, int]":
         return {pid: born for pid, born in descendants(self.ancestors).items() if pid not in self.ancestors}
 
+    def outside(self) -> "list[int]":
+        """Returns the processes of the container's client; this program's helpers are none."""
+        return sorted(self.under().keys() - descendants(self.ancestors[1:]).keys())
+
     def step(self) -> bool:
         found = self.members()
         self.left = sorted(found)
         if not found:
             # a process in the middle of exec shows no environment for a moment: look twice
             self.quiet += 1
-            if self.quiet == 2 and self.container:
-                self.container.remove(self.under, self.clock)
-            return self.quiet >= 2
-        self.quiet = 0
+            self.empty = self.empty or self.clock.monotonic()
+            if self.quiet < 2 or self.container is None:
+                return self.quiet >= 2
+            return self.container.is_gone(self.outside(), self.clock.monotonic() - self.empty)
+        self.quiet, self.empty = 0, None
         if self.newest is None:
             self.newest = max(found.values())
             self.clock.sleep(TICK)  # what SIGTERM has them start is younger

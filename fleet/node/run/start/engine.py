@@ -28,12 +28,12 @@ from fleet.node.base.run_folder import (
     write_json,
 )
 from fleet.node.base.state_folder import own_home
-from fleet.node.base.types import Any, BinaryIO, run, run_specs
+from fleet.node.base.types import Any, run, run_specs
 from fleet.node.base.wire import encode
-from fleet.node.facts.containers import inside, sealed
+from fleet.node.facts.containers import inside
 from fleet.node.facts.environment import enter, job_env, working_folder
-from fleet.node.run.marks import limit_of, put_limit
-from fleet.node.run.start.containers import engine_client, is_apart
+from fleet.node.run.marks import put_limit
+from fleet.node.run.start.containers import engine_client, is_apart, sealed_env
 from fleet.protocol.environment import SET, running
 from fleet.protocol.state import (
     ATTEMPT,
@@ -222,6 +222,8 @@ def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "
     after an `activate` line, because the user's shell code may change any variable."""
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
+    if is_apart(spec.get("container")):
+        plan["apart"] = True
     if not spec.get("activate"):
         by_launcher = any(isinstance(arg, str) for arg in spec["argv"][:1])
         names = {*(spec.get("env") or ()), *(spec.get("env_expand") or ())}.difference(SET, CHANGED_BY_PYTHON)
@@ -235,17 +237,6 @@ def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "
         if b"FLEET_FIRST_RANK" not in env:
             plan["world"] = about["world_size"]
     return plan
-
-
-def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
-    """Returns (stdin with the variables for the container, the environment of its client). Where the client outlives
-    nothing and nothing outlives it, it is marked as one of the run."""
-    names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
-    given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
-    own = dict(os.environb)
-    if not is_apart(spec["container"]):
-        own[RUN_MARK.encode()] = env[RUN_MARK.encode()]
-    return sealed(given, working_folder(spec["cwd"]), spec["umask"], limit_of(spec["run"])), own
 
 
 def start_engine(spec: "run_specs.Starting", folder: str) -> int:

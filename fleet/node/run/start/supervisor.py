@@ -6,7 +6,7 @@ import signal
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.files import tail_of
-from fleet.node.base.processes import read_file, send_signal
+from fleet.node.base.processes import read_file, send_signal, start_time
 from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
@@ -172,9 +172,9 @@ class Supervisor:
         if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
             if self.over:
-                firsts = self.container.firsts(marked(self.spec["run"])) if self.container else [self.engine]
-                for pid in firsts:
-                    os.kill(pid, signal.SIGKILL)  # of anything less it makes a traceback
+                found = marked(self.spec["run"]) if self.container else {self.engine: start_time(self.engine) or 0}
+                for pid in self.container.firsts(found) if self.container else found:
+                    send_signal(pid, found[pid], signal.SIGKILL)  # of anything less it makes a traceback
 
     def look_at_ranks(self) -> None:
         """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended. If

@@ -76,9 +76,9 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
 
 
 def elsewhere(cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail) -> tuple[str, Cause]:
-    """Returns the host and the root cause. If the failed rank only reports another one's death, that is a hardware error
-    in the kernel log of another host: of one with a missing rank, or with a failed rank whose end the error explains.
-    Else it is the cause as given. missing: ranks that did not come to where the others waited."""
+    """Returns the host and the root cause. If the failed rank only reports another one's death, that is a hardware
+    error in the kernel log of another host: of one with a missing rank, or with a failed rank whose end the error
+    explains. Else it is the cause as given. missing: ranks that did not come to where the others waited."""
     if not cause.collateral or cause.kernel is not None:
         return failure.host, cause
     for host, node in gang.nodes.items():

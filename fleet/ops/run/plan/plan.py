@@ -227,6 +227,7 @@ def plan(
             hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
     nodes = tuple(nodes_of(inventory, job, request, facts))
+    request.check_containers(node.host for node in nodes)
     requested, request = request, met_by_name(request, nodes)
     address, port = master or (master_address(nodes[0].host, request, len(nodes)), request.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}

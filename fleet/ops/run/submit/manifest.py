@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class ManifestPlan(RequestPlan[Manifest]):
             ],
         )
         pods = f"-l {LABEL}={name}"
-        count = self.request.nodes
+        count = self.request.nnodes
         yield (
             "follow",
             [
@@ -57,19 +58,25 @@ class ManifestPlan(RequestPlan[Manifest]):
 
 def plan_of(request: Manifest, files: Sequence[Path] = (), here: Sequence[str] = ()) -> ManifestPlan:
     """UsageError for what cannot be requested. files, here: see ManifestPlan."""
+    taken = {name: f"--env {name} takes it from here" for name in here}
     for file in files:
-        _check(file, here)
+        taken |= dict.fromkeys(_check(file, taken), f"{file} has it, too")
     objects = KINDS[request.kind](request)
     shown = {"on": "k8s", "as": request.kind, "run": request.name}
     return ManifestPlan(no_hosts("k8s"), request, shown, text_of(objects), objects, files, here)
 
 
-def _check(file: Path, here: Sequence[str]) -> None:
-    """Raises UsageError where kubectl reads a file of variables otherwise than fleet does."""
-    lines = {line.lstrip().removesuffix("\r") for line in read_given(file).decode("utf-8", "replace").split("\n")}
+def _check(file: Path, taken: Mapping[str, str]) -> Iterator[str]:
+    """Yields the names of a file of variables. Raises UsageError where kubectl reads it otherwise than fleet does.
+    taken: names that others give, and who."""
+    text = read_given(file).decode("utf-8", "replace")
+    lines = [line.lstrip().removesuffix("\r") for line in text.split("\n")]
+    exact, counts = {*lines}, Counter(line.removeprefix("export ").partition("=")[0] for line in lines)
     for name, value in read_env_file(file).items():
-        if f"{name}={value}" not in lines:
+        if f"{name}={value}" not in exact:
             hint = "kubectl takes quotes and 'export' for a part of it: write KEY=VALUE alone"
             raise UsageError(f"{file}: {name} is not in the form that kubectl reads", hint=hint)
-        if name in here:
-            raise UsageError(f"{name} is in {file}, and --env {name} takes it from here", hint="leave one of them out")
+        if other := taken.get(name, "a second line has it" if counts[name] > 1 else ""):
+            hint = "kubectl takes no name twice: leave one of them out"
+            raise UsageError(f"{name} is in {file}, and {other}", hint=hint)
+        yield name
