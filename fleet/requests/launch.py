@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,19 +12,12 @@ from fleet.inventory.fields import MAX_SLOTS, FieldError, image, instead_of_vari
 from fleet.model import Host
 from fleet.requests.request import OptionError, number, option, within
 from fleet.requests.runs import NAMED, OfRun
-from fleet.requests.variables import check_variable
+from fleet.requests.variables import check_variable, pattern_of_launchers
 
 COUNTS = ("auto", "gpu", "cpu")
 RUNS, WHERE, ENVIRONMENT = "What runs", "Where, and how many", "Environment"  # sections of its help
 MEANWHILE = "While it runs"
 NOT_REPEATED = ("runs_dir", "repeats", "claims", "attempt", "options")
-
-
-# Variables of other launchers. Libraries (BMTrain, Lightning, MPI) follow them, and take each rank for a separate task.
-OF_LAUNCHERS = (
-    *("SLURM_*", "SLURMD_*", "SRUN_*", "SBATCH_*", "PMI_*", "PMI2_*", "PMIX_*", "PRTE_*", "OMPI_*", "MV2_COMM_*"),
-    *("HYDRA_*", "I_MPI_*", "MPI_LOCAL*", "PALS_*", "JSM_*", "FLUX_TASK_*"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +190,7 @@ class Launch(OfRun):
     detach: bool = option(False, "Once it runs, leave it to itself: it needs no head.", daily=True, section=MEANWHILE)
     share: bool = option(False, "Start also where another run is live.", section=MEANWHILE)
     spares: int = option(
-        0,
-        "N spare hosts take lost ones' places.",
-        metavar="N",
-        limits=within(0),
-        daily=True,
-        section=WHERE,
+        0, "N spare hosts take lost ones' places.", metavar="N", limits=within(0), daily=True, section=WHERE
     )
     folder: str | os.PathLike[str] | None = None
     repeats: str | None = None
@@ -230,8 +217,7 @@ class Launch(OfRun):
             raise OptionError("sample", f"{self.sample:g}: must be 0, or 0.5 or more")
         if self.keep_env and not self.clean_env:
             raise OptionError("keep_env", "has a meaning with --clean-env only", "all variables are kept without")
-        for name in ("workdir", "python"):
-            value = getattr(self, name) or ""
+        for name, value in (("workdir", self.workdir or ""), ("python", self.python or "")):
             if hint := instead_of_variable(value):
                 raise OptionError(name, f"{value}: variables are not expanded", hint)
         for set_by in ("env", "env_expand"):
@@ -242,15 +228,6 @@ class Launch(OfRun):
     def image_of(self, host: Host) -> str | None:
         """Returns the image of the host's container; None: it runs in none."""
         return self.container or host.container
-
-    def check_containers(self, hosts: Iterable[Host]) -> None:
-        """Raises UsageError for options that do not go together with what these run in."""
-        inside = [host.name for host in hosts if self.image_of(host)]
-        if inside and self.wheels:
-            why = f"--wheels installs into the node's Python, and {inside[0]} runs an image's"
-            raise UsageError(why, hint="build an image that has them, or leave out --wheels")
-        if self.container_args and not inside:
-            raise UsageError("--container-arg: no host has a container", hint="give --container IMAGE, or leave it out")
 
     def training_of(self, host: Host) -> tuple[str | None, str | None]:
         """Returns (python, activate). Those of the inventory are the node's own, which a container does not have."""
@@ -265,9 +242,7 @@ class Launch(OfRun):
     @property
     def unset(self) -> str | None:
         """Returns a pattern of the variables that ranks do not see; None if they see all."""
-        names = "|".join(name.replace("*", ".*") for name in OF_LAUNCHERS)
-        kept = "|".join(map(re.escape, self.keep_env))
-        return f"(?!(?:{kept})$)(?:{names})" if self.clean_env else None
+        return pattern_of_launchers(self.keep_env) if self.clean_env else None
 
     @property
     def nodes(self) -> tuple[int | None, int]:
@@ -322,5 +297,4 @@ class Launch(OfRun):
 
     @property
     def cwd(self) -> str:
-        """Returns the head's folder."""
         return os.fspath(self.folder or ".")

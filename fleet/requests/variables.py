@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from fleet.errors import UsageError
 from fleet.inventory.fields import ENV_NAME
 
 MAX_VARIABLE = (128 << 10) - 1  # bytes of NAME=VALUE that Linux's exec takes
+# Variables of other launchers. Libraries (BMTrain, Lightning, MPI) follow them, and take each rank for a separate task.
+OF_LAUNCHERS = (
+    *("SLURM_*", "SLURMD_*", "SRUN_*", "SBATCH_*", "PMI_*", "PMI2_*", "PMIX_*", "PRTE_*", "OMPI_*", "MV2_COMM_*"),
+    *("HYDRA_*", "I_MPI_*", "MPI_LOCAL*", "PALS_*", "JSM_*", "FLUX_TASK_*"),
+)
+
+
+def pattern_of_launchers(kept: Iterable[str]) -> str:
+    """Returns a regular expression of the variables in OF_LAUNCHERS, except those `kept`."""
+    names = "|".join(name.replace("*", ".*") for name in OF_LAUNCHERS)
+    return f"(?!(?:{'|'.join(map(re.escape, kept))})$)(?:{names})"
 
 
 def check_variable(option: str, name: str, value: str, where: str | None = None) -> None:

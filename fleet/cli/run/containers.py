@@ -66,8 +66,7 @@ def export(
     """Writes the manifest of a run on stdout, and on stderr the commands that apply it. Nothing is applied."""
     from fleet.engines import DEFAULT, check
     from fleet.node.container.options import ROWS, field
-    from fleet.ops.run.plan.options import read_env
-    from fleet.ops.run.plan.plan import id_of, job_of
+    from fleet.ops.run.plan.options import id_of, job_of, read_env
     from fleet.ops.run.submit.manifest import plan_of
     from fleet.requests.launch import Launch
     from fleet.requests.manifest import FOLDER, Manifest

@@ -1,12 +1,12 @@
 """Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
 
 The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in $FLEET_RUN_DIR
-(drain.py). They are pipes, as under ssh. It passes signals on. As soon as the rank has ended, it
-writes rank<R>.json {"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status":
-0..255|null; "signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts
-wrote]; "signalled": whether the engine had it end; "until": bytes of .err that were written when SIGINT or SIGTERM
-came, where one did; "lost": [bytes of .out, of .err that the disk did not take], where there are any}. What cannot be
-started ends with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
+(drain.py). They are pipes, as under ssh. It passes signals on. As soon as the rank has ended, it writes rank<R>.json
+{"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status": 0..255|null;
+"signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts wrote];
+"signalled": whether the engine had it end; "until": bytes of .err that were written when SIGINT or SIGTERM came, where
+one did; "lost": [bytes of .out, of .err that the disk did not take], where there are any}. What cannot be started ends
+with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
 
 It ends as the rank did, so that the engine sees the truth, but not before all ranks of the node have ended: an engine
 that sees one fail ends the others by a clock of its own. An engine that starts ranks again sees it at once, unless the
@@ -250,13 +250,12 @@ def main() -> None:
     plan = json.loads(os.environ.pop("FLEET_PLAN", "{}"))
     pid = start_rank(argv, base, logs, rank, plan)
     logs.begin()
-    # who sends from outside a pid namespace has number 0
-    watch = Watch(pid, {0} if plan.get("apart") else supervisors(folder), logs, once_a_node is not None)
+    senders = {0} if plan.get("apart") else supervisors(folder)  # 0: outside its pid namespace
+    watch = Watch(pid, senders, logs, once_a_node is not None)
     while watch.status is None:
         watch.turn()
     finish(logs)
-    status = watch.status
-    killed = os.WIFSIGNALED(status)
+    status, killed = watch.status, os.WIFSIGNALED(watch.status)
     record = {
         "rank": rank,
         "local_rank": local_rank,

@@ -74,12 +74,8 @@ def fill_folder(folder: str, spec: "run_specs.Starting") -> None:
     own_home(RUNS)
     os.mkdir(folder, 0o700)
     kept = {name: value for name, value in spec.items() if name not in ("files", "umask")}
-    kept.update(
-        node=NODE,
-        protocol=PROTOCOL,
-        env=sorted(spec.get("env") or {}),
-        env_expand=sorted(spec.get("env_expand") or {}),
-    )
+    kept.update(node=NODE, protocol=PROTOCOL)
+    kept.update(env=sorted(spec.get("env") or {}), env_expand=sorted(spec.get("env_expand") or {}))
     for name, text in (spec.get("files") or {}).items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)

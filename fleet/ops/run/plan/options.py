@@ -1,4 +1,4 @@
-"""The ids of runs, and the reading of --env, --env-file and --each."""
+"""Makes the ids of runs, reads --env, --env-file and --each, and checks which options go together."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from fleet.engines import DEFAULT, suited
 from fleet.engines.env_file import read_env_file
 from fleet.engines.slips import starts_another
 from fleet.errors import UsageError
 from fleet.inventory.secret import secret_in
+from fleet.model import Host, Job, Kind
 from fleet.protocol.state import LONGEST_NAME
 from fleet.requests.launch import Launch
 from fleet.requests.variables import check_variable
@@ -40,6 +42,24 @@ def id_of(request: Launch) -> str:
     """Returns an id for a new run."""
     called = request.script if request.module else None
     return new_run_id(name_of(request.script, request.args), request.name or called)
+
+
+def job_of(request: Launch) -> Job:
+    """Returns what is to run, independent of where."""
+    kind: Kind = "module" if request.module else "program" if request.no_python else "script"
+    by_name = request.engine is not None or kind != "script"
+    chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)
+    return Job(
+        request.script,
+        tuple(request.args),
+        engine=chosen,
+        env=dict(request.env or {}),
+        env_expand=dict(request.env_expand or {}),
+        max_restarts=request.max_restarts,
+        engine_args=tuple(request.engine_args),
+        engine_options={**fitting, **{name.replace("_", "-"): value for name, value in request.options.items()}},
+        kind=kind,
+    )
 
 
 def stem_of(name: str, longest: int = LONGEST_NAME) -> str:
@@ -105,3 +125,13 @@ def _without_comment(line: str) -> str:
     """Returns a line without its comment. A hash within a token begins none, as in a shell: `--name exp#3`."""
     end = len(_BEFORE_COMMENT.match(line)[0])  # type: ignore[index]  # it matches the empty text, too
     return line[:end] if line[end : end + 1] == "#" else line
+
+
+def check_containers(request: Launch, hosts: Iterable[Host]) -> None:
+    """Raises UsageError for options that do not suit the hosts' containers."""
+    inside = [host.name for host in hosts if request.image_of(host)]
+    if inside and request.wheels:
+        why = f"--wheels installs into the node's Python, and {inside[0]} runs an image's"
+        raise UsageError(why, hint="build an image that has them, or leave out --wheels")
+    if request.container_args and not inside:
+        raise UsageError("--container-arg: no host has a container", hint="give --container IMAGE, or leave it out")

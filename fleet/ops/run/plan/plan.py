@@ -8,17 +8,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fleet.engines import DEFAULT, check, engine, suited
+from fleet.engines import check, engine
 from fleet.engines.base import World
 from fleet.errors import FleetError, UsageError
 from fleet.inventory.nodeset import fold
 from fleet.inventory.secret import masked_argv
-from fleet.model import Host, Inventory, Job, Kind, Node
+from fleet.model import Host, Inventory, Job, Node
 from fleet.node.base.record import whoami
 from fleet.node.facts.way import NAMES as INTERFACE_VARIABLES
 from fleet.ops.plans import Line, PerHost
 from fleet.ops.run.kept.record import GRACE, STOP_GRACE, RunRecord, about_of
-from fleet.ops.run.plan.options import id_of
+from fleet.ops.run.plan.options import check_containers, id_of, job_of
 from fleet.ops.run.plan.placement import (
     Known,
     NodePlan,
@@ -32,7 +32,8 @@ from fleet.ops.run.plan.placement import (
     ranks_on,
     recorder,
 )
-from fleet.requests.launch import OF_LAUNCHERS, Launch
+from fleet.requests.launch import Launch
+from fleet.requests.variables import OF_LAUNCHERS
 from fleet.rules.judge import known_rules
 from fleet.rules.units import counted
 
@@ -227,7 +228,7 @@ def plan(
             hint=f"--nnodes {request.least} --spares N replaces a lost node; MIN:MAX goes on without it",
         )
     nodes = tuple(nodes_of(inventory, job, request, facts))
-    request.check_containers(node.host for node in nodes)
+    check_containers(request, (node.host for node in nodes))
     requested, request = request, met_by_name(request, nodes)
     address, port = master or (master_address(nodes[0].host, request, len(nodes)), request.master_port)
     addresses = {name: f.address for name, f in facts.items() if f.address}
@@ -282,24 +283,5 @@ def plan_of(inventory: Inventory, request: Launch, typed: tuple[str, ...] = ()) 
         raise UsageError(f"{request.wheels} does not exist", hint="give a folder of wheels, or a requirements file")
     job = job_of(request)
     job = engine(job.engine).prepare(job, here)
-    return replace(
-        plan(inventory, job, request, request.claims or id_of(request)), typed=typed, attempt=request.attempt
-    )
-
-
-def job_of(request: Launch) -> Job:
-    """Returns what is to run, independent of where."""
-    kind: Kind = "module" if request.module else "program" if request.no_python else "script"
-    by_name = request.engine is not None or kind != "script"
-    chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)
-    return Job(
-        request.script,
-        tuple(request.args),
-        engine=chosen,
-        env=dict(request.env or {}),
-        env_expand=dict(request.env_expand or {}),
-        max_restarts=request.max_restarts,
-        engine_args=tuple(request.engine_args),
-        engine_options={**fitting, **{name.replace("_", "-"): value for name, value in request.options.items()}},
-        kind=kind,
-    )
+    made = plan(inventory, job, request, request.claims or id_of(request))
+    return replace(made, typed=typed, attempt=request.attempt)
