@@ -15,6 +15,7 @@ from fleet.node.base.processes import is_inside, own_pid
 from fleet.node.facts.containers import ENTER, client, inside, sealed
 from fleet.node.run.marks import limit_of, marked
 from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart
+from tests.node.nodes import until
 
 OWN = ["--shm-size=1g"]
 MOUNTS = ["/home/ada/.fleet/runs/R", "/data"]
@@ -121,6 +122,7 @@ def test_a_client_that_still_starts_its_container_has_time_and_is_ended_then(tmp
     line = ["sh", "-c", "sleep 600 & wait", "sh", f"--name={container.name}"]
     with subprocess.Popen(line, start_new_session=True) as begun:
         try:
+            until(lambda: container.name in Path(f"/proc/{begun.pid}/cmdline").read_text())
             assert not container.is_gone([], CLIENT_SECONDS / 2) and begun.poll() is None
             assert not (tmp_path / "typed").exists()
             assert not container.is_gone([], CLIENT_SECONDS), "what it has begun may have come meanwhile"
