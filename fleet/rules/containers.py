@@ -15,6 +15,10 @@ def runtime(view: View) -> Sentence | None:
     return Sentence(f"there is no container runtime for image {found['image']}", to_install(found["image"]))
 
 
+def silent(view: View) -> str | None:
+    return (view.get("container") or {}).get("why")
+
+
 def missing(view: View) -> Sentence | None:
     found = view.get("container")
     if not found or found.get("id", "not known"):
@@ -39,7 +43,7 @@ RULES = (
     Rule("container-runtime", runtime, "clear", "the container runtime", "there: apt install podman crun"),
     Rule(
         "container-silent",
-        "container.why",
+        silent,
         "clear",
         "the container runtime",
         "try it there by hand: podman images, or docker images; often its storage or its daemon hangs",

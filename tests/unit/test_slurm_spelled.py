@@ -23,7 +23,7 @@ SHORT = {known.name: name for name, known in TABLE.items() if len(name) == 1}
 # letters of fleet's own, and options whose values mean more to fleet than their text
 LETTERS = set("imqvwxh")
 OTHERWISE = {"nodes", "nodelist", "exclude", "ntasks-per-node", "cpus-per-task", "open-mode", "job-name"}
-OTHERWISE |= {"quiet", "verbose"}
+OTHERWISE |= {"quiet", "verbose", "container"}
 DRAWN = [name for name in NAMES if name not in REFUSED_IN_JOBS.keys() | OTHERWISE]
 VALUES = ("2", "gpu:8", "my run", "now + 1hour", "a=b", 'say "x" # y', "a,b", "-1", "ü")
 OURS = (

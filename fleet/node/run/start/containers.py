@@ -25,9 +25,8 @@ def chosen(spec: "run_specs.Starting", cwd: str) -> "run_specs.Container":
     given: Any = spec["container"]
     found = runtimes.require(given["image"], None, cwd)
     if found["id"] is None:
-        raise Refused(
-            "%s has no image %s here" % (found["runtime"], found["image"]), "fleet sync --image " + found["image"]
-        )
+        text = "%s has no image %s here" % (found["runtime"], found["image"])
+        raise Refused(text, "fleet sync --image %s" % found["image"])
     return dict(found, args=given["args"])  # type: ignore[return-value]
 
 
