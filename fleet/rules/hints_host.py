@@ -133,7 +133,8 @@ HOST_HINTS = (
         "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     Hint(
-        r"can't start new thread|Resource temporarily unavailable",
+        r"can't start new thread|(?:fork|clone|thread|spawn)\w*\b[^\n]{0,200}: Resource temporarily unavailable|"
+        r"Resource temporarily unavailable\nraised in \S*(?:popen_\w+|forkserver|subprocess|pty)\.py",
         "no more processes or threads may be started there: 'fleet exec -- cat /proc/self/limits' shows the limit "
         "(ulimit -u), a container has one of its own (pids.max)",
     ),

@@ -39,6 +39,7 @@ def typed(tool: str, name: str) -> str:
 NOT_OF_A_JOB = "leave it out"  # -i, with --on slurm
 # fleet has another option of that name, which is taken: an inventory, and what containers wait for
 FLEETS = {("deepspeed", "i"), ("sbatch", "wait"), ("sbatch", "help"), ("sbatch", "h")}
+FLEETS |= {("sbatch", "container")}  # of a launch on hosts; refused in jobs
 CASES = [case for tool in TOOLS for case in ((tool, name) for name in options_of(tool)) if case not in FLEETS]
 
 

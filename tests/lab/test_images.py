@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.healing import BreakableLab
+from tests.lab.test_documents import SHOWN, unlike
 from tests.lab.virtual_lab import VirtualLab
 
 pytestmark = pytest.mark.slow
@@ -66,6 +67,7 @@ def findings(lab: VirtualLab) -> list[str]:
 def test_an_image_is_sent_once_and_check_compares_it(lab: VirtualLab, head: dict[str, str]) -> None:
     first = sync(lab, NAME, env=head)
     assert states(first) == ["loaded"] * 4 and first["sent"] > 3_000_000
+    assert unlike(json.loads(SHOWN["fleet --json sync --image train:1"]), first) == []
     assert {lab.sh(name, f"podman image inspect -f {{{{.Id}}}} {NAME}") for name in lab.names} == {first["id"]}
     assert [lab.sh(name, LEFT, check=False) for name in lab.names] == [""] * 4
     assert not list((lab.home / ".fleet/images").rglob("image.tar"))

@@ -186,7 +186,7 @@ def test_under_gloo_a_rank_that_skips_a_collective_is_named_with_its_line(
 RECORDS = '''#!/usr/bin/python3
 """Stands in for a rank under NCCL whose torch records its collectives: it writes a dump at a time-out, or if its pipe
 is written to."""
-import json, os, pickle, sys, time
+import contextlib, json, os, pickle, sys, time
 rank = int(os.environ["RANK"])
 file = os.environ.get("TORCH_FR_DUMP_TEMP_FILE") or os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
 fifo = "%s%d.pipe" % (os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], rank)
@@ -203,8 +203,9 @@ print("up", flush=True)
 begun, seconds = time.time(), float(sys.argv[1])
 def step():
     while time.time() - begun < seconds or rank == 3:
-        if os.read(pipe, 9):
-            write()
+        with contextlib.suppress(BlockingIOError):  # opened by who writes, and not written yet
+            if os.read(pipe, 9):
+                write()
         time.sleep(0.05)
 step()
 write()
