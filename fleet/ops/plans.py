@@ -35,7 +35,7 @@ Line = str | PerHost | Files
 
 
 class Plan(Protocol):
-    """Describes a frozen plan. `run(plan, runtime) -> Report` of its verb's module executes it."""
+    """Describes a plan, which is frozen. `run(plan, runtime) -> Report` in the module of its verb executes it."""
 
     @property
     def hosts(self) -> tuple[Host, ...]: ...
