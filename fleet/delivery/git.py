@@ -95,7 +95,8 @@ class Repository:
     list, so fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """folder: the one that git is to list; None: do not run git. at: its path in the source, "" or "a/b/"."""
+        """Lists a work tree. folder: the folder that git lists; None: git is not run. at: its path in the source, "" or
+        "a/b/"."""
         self.top, self.trouble = top, ""
         names: list[str] = []
         try:

@@ -100,7 +100,7 @@ def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
 
 
 class Meeting:
-    """Barrier at which threads wait until all have arrived, or until a timeout."""
+    """Makes threads wait until all have arrived, or until a timeout."""
 
     def __init__(self, names: set[str]) -> None:
         self._missing, self._lock, self._all = names, threading.Lock(), threading.Event()

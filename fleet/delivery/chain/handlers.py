@@ -17,7 +17,7 @@ from fleet.transport.frames import decoded
 
 
 class Head(Coordinator):
-    """A coordinator that also handles the messages of its members, a method for each kind."""
+    """Coordinates a chain, and handles the messages of its members, by a method for each kind."""
 
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
         """Handles a member's message. Raises ProtocolError for a message that no sound member sends."""

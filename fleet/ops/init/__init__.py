@@ -64,7 +64,8 @@ class InitPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Proposal(Report):
-    """Report with the proposed text, None if no host could be probed. rows: host -> column -> text, for the table."""
+    """Reports a proposal. text: the proposed inventory, None if no host could be probed. rows: host -> column -> text,
+    for the table."""
 
     text: str | None = None
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
