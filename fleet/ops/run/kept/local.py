@@ -143,7 +143,7 @@ def is_part_of_name(argument: str, run_id: str) -> bool:
 
 
 def _folders(runs_dir: Path) -> list[Path]:
-    """Returns the folders of runs. Raises UsageError where runs_dir may be another user's."""
+    """Returns the folders of runs. Raises UsageError if runs_dir may be another user's."""
     return [path for path, why in _looked_at(runs_dir) if why is None]
 
 
