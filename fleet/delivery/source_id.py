@@ -2,9 +2,9 @@
 finds it in its destination knows that the destination is the source itself, reached by a link or a mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
-It counts only together with a record in ~/.fleet/source-ids of the folder where it was found, because a copy or an
-archive of the folder carries the same witness. Paths and inodes cannot be witnesses: after `rm` and `mv`, other folders
-have them.
+It counts only together with a record in ~/.fleet/source-ids of the folder where it was found. A copy or an archive of
+the folder carries the same witness, but has no such record. Paths and inodes cannot be witnesses: after `rm` and `mv`,
+other folders have them.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ class Judge:
         return self._fault(name, hop, f"it has received nothing for {idle:.0f} s", "stalled")
 
     def _slow(self, hop: Hop) -> list[Verdict]:
-        """Judges a hop that is far slower than a usual rate. That is the rate of its sender, of the host that was first
-        before the trial, or of the second fastest of the others, once all of these are done, moved or served by the
-        source."""
+        """Judges a hop that is far slower than a usual rate. That is the rate of its sender, or of the host that was
+        first before the trial. Once all others are done, moved or served by the source, it is the second best of their
+        rates."""
         sender = self._chain.hops.get(self._chain.sender_of(hop.name))
         others = [one for one in self._chain.hops.values() if one is not hop]
         if not any(not (one.done or one.moves or one.direct) for one in others) and len(others) > 1:

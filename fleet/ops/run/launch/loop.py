@@ -56,7 +56,7 @@ class Run:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         parts = {node.host.name: (node.node_rank, node.ranks) for node in record.nodes}
         self.gang, self._plan = gang_of(parts, record.about["least"]), plan
-        self.leads = leads or plan is not None  # a process that only follows sends no stops
+        self.leads = leads or plan is not None  # without that, it leaves the run to its coordinator
         self._superseded = False  # by a coordinator elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
