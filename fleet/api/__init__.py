@@ -1,4 +1,4 @@
-"""fleet in programs and notebooks: the verbs of the command line, which is built on this module.
+"""Offers the verbs of the command line to programs and notebooks. The command line is built on this module.
 
     import fleet
 
@@ -9,10 +9,10 @@
             print(event)
     print(run.report.exit_code)
 
-A verb gives a Report when it is over, with a Result for each host: a host that failed raises nothing, it is in there.
-What keeps a verb from being begun at all raises a FleetError, the class by its cause, with its `exit_code` and `hint`.
-Ctrl-C ends what runs on the hosts before it raises KeyboardInterrupt here, as does what another signal's handler
-raises. Nothing is printed.
+A verb returns a Report when it is over, with a Result for each host. A host that failed raises nothing: its Result has
+the error. If a verb cannot begin at all, it raises a FleetError, whose class depends on the cause, with `exit_code` and
+`hint`. Ctrl-C first ends the verb's processes on the hosts, then raises KeyboardInterrupt. An exception that another
+signal's handler raises does the same. Nothing is printed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ R = TypeVar("R")
 def _at_once(
     verb: Callable[Concatenate[Plans, P], Planned], do: Callable[[Planned], R]
 ) -> Callable[Concatenate[Fleet, P], R]:
-    """Returns the verb as a method of Fleet: it plans, and does what it has planned."""
+    """Returns the verb as a method of Fleet, which makes the plan and carries it out."""
 
     @wraps(verb)
     def method(self: Fleet, /, *args: P.args, **given: P.kwargs) -> R:
@@ -61,11 +61,12 @@ def _checked(planned: Planned) -> Checked:
 
 @dataclass(frozen=True)
 class Fleet(Hosts):
-    """Hosts, and the verbs of `Plans`, done at once."""
+    """Holds hosts, and offers the verbs of `Plans`, each carried out at once."""
 
     @property
     def plan(self) -> Plans:
-        """The same verbs, of which each gives its plan and does nothing yet: `gpus.plan.sync().describe()`."""
+        """Returns the same verbs, each of which returns its plan and does nothing yet:
+        `gpus.plan.sync().describe()`."""
         return Plans(self)
 
     exec = _at_once(Plans.exec, Planned.run)
@@ -99,13 +100,13 @@ def open(
     emit: Emit = silent,
     ask: Callable[[str], bool | None] = lambda question: None,
 ) -> Fleet:
-    """The hosts of an inventory: its file, "lab" for the lab's, or None for the one that the command line would find.
+    """Returns the hosts of an inventory: a file, "lab", or None for the one that the command line would find.
 
-    on: as --on; where it is not "ssh", hosts are its own. transport: as --transport. fanout: hosts worked on at once.
-    connect_timeout: seconds to reach and authenticate one.
-    emit: takes the events of what happens, from several threads; those of a launch are its Run's. ask: answers
-    questions by yes or no; None: no user can.
-    InventoryError when it is not there, or not understood.
+    on: as --on; if it is not "ssh", it has its own hosts. transport: as --transport. fanout: hosts to work on at once.
+    connect_timeout: seconds to reach and authenticate a host.
+    emit: called with each event, from several threads; the events of a launch are its Run's. ask: answers a question
+    with yes or no; None: no user can answer.
+    Raises InventoryError if the inventory is missing or cannot be read.
     """
     from fleet.inventory.find import find_inventory, load
 
@@ -136,10 +137,10 @@ def reopen(
     emit: Emit = silent,
     ask: Callable[[str], bool | None] = lambda question: None,
 ) -> Fleet:
-    """The hosts that a run of this machine was started on, as its inventory described them then, and its transport.
+    """Returns the hosts of a run of this machine, as its inventory described them at its start, with its transport.
 
-    env: values of the inventory's variables that may be secret, which are not kept. UsageError where one is missing.
-    ask: as of `open`; it is called where the run's folder is not as this user's fleet wrote it."""
+    env: values of the inventory's variables that may be secret, which are not kept. Raises UsageError if one is
+    missing. ask: as in `open`; it is called if the run's folder is not as this user's fleet wrote it."""
     from fleet.inventory.select import select
     from fleet.ops.run.find import again
 
@@ -158,7 +159,7 @@ def reopen(
 
 
 def report(run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> Report:
-    """Returns what the folder of a run on this machine holds of it: docs/json.md."""
+    """Returns the report of a run, from its folder on this machine: docs/json.md."""
     from fleet.ops.run.find.report import report_on
 
     return report_on(run, Path(runs_dir))
@@ -172,8 +173,9 @@ def runs(
     days: float = 0.0,
     max_size: float | None = None,
 ) -> list[LocalRun]:
-    """The runs that have logs on this machine, newest first. prune: those are taken away, and returned, that are over
-    and that `keep` (the newest), `days` (of age) and `max_size` (bytes of all together) let go."""
+    """Returns the runs that have logs on this machine, newest first. prune: removes and returns the runs that are
+    over, not among the `keep` newest, and older than `days`. max_size: removes only the oldest of these, until all runs
+    together take at most so many bytes."""
     from fleet.ops.run.kept import local
 
     found = local.local_runs(Path(runs_dir))

@@ -1,4 +1,4 @@
-"""Methods that take a request have its fields as their parameters."""
+"""Makes methods that take a request's fields as their parameters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ P = ParamSpec("P")
 Q = TypeVar("Q")
 R = TypeVar("R")
 S = TypeVar("S")
-OPTIONS = "options"  # the field that holds what the request itself does not know
+OPTIONS = "options"  # the field for keywords that are no fields of the request
 
 
 def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Concatenate[S, P], R]]:
-    """Decorator for a method of one request: it is called as the request's constructor is, and its help has the
-    request's. Keywords that the request does not know go into its `options`."""
+    """Returns a decorator for a method that takes one request. The method is then called with the arguments of the
+    request's constructor, and its help contains the request's. Unknown keywords go into the request's `options`."""
     known: dict[str, Any] = request.__dataclass_fields__  # type: ignore[attr-defined]
 
     def decorate(method: Callable[[S, Q], R]) -> Callable[Concatenate[S, P], R]:

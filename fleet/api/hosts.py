@@ -1,4 +1,4 @@
-"""Hosts, how they are reached, and what is planned for them."""
+"""Holds hosts with the way to reach them, and plans for them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Holds the hosts to work on. inventory: the selected ones of all; see `open`. typed: the command line, if there is
-    one."""
+    """Holds the hosts to work on. inventory: the selected hosts. everyone: all hosts. typed: the command line, if there
+    is one. The other fields are the parameters of `open`."""
 
     inventory: Inventory
     everyone: Inventory
@@ -41,12 +41,12 @@ class Hosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The selected hosts, in node-rank order."""
+        """Returns the names of the selected hosts, in node-rank order."""
         return self.inventory.names
 
     def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Self:
-        """Returns those of -w and -x: node sets, groups, addresses, devices. Raises InventoryError, which calls the
-        first `option`, for one that is not there."""
+        """Returns the hosts of -w without those of -x: node sets, groups, addresses, devices. Raises InventoryError for
+        one that the inventory lacks. option: the name of `hosts` in that error."""
         from fleet.inventory.select import select
 
         return replace(self, inventory=select(self.inventory, hosts, exclude, option))
@@ -55,17 +55,17 @@ class Hosts:
     def runtime(
         self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
     ) -> Iterator[Runtime]:
-        """Yields what a plan is run with. emit: instead of its own. password_for: where no key is accepted."""
+        """Yields the runtime for a plan. emit: replaces the hosts' own. password_for: used if no key is accepted."""
         with closing(self.connect(password_for)) as transport:
             yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
 
     def run(self, work: Callable[[Runtime], T], emit: Emit | None = None) -> T:
-        """Does it to its end, and returns the result."""
+        """Calls `work` with a runtime, and returns its result."""
         with self.runtime(emit) as runtime:
             return Task(work, runtime).result()
 
     def connect(self, password_for: Callable[[Host], str | None] | None = None) -> Transport:
-        """Returns the transport to all of them."""
+        """Returns the transport to the hosts."""
         more = {"password_for": password_for} if password_for else {}
         # a gateway may be a host of the inventory that is not selected
         return open_transport(self.transport, ConnectOptions(self.connect_timeout), self.everyone.hosts, **more)
@@ -73,7 +73,7 @@ class Hosts:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, and whose it is. `run()` does it."""
+    """Holds a plan and its hosts. run() carries it out."""
 
     fleet: Hosts
     plan: Plan
@@ -92,9 +92,9 @@ class Planned:
         return self.plan.lines()
 
     def run(self, emit: Emit | None = None) -> Report:
-        """Does it. emit: instead of the hosts' own."""
+        """Carries the plan out. emit: replaces the hosts' own."""
         return self.fleet.run(self.work, emit)
 
     def begin(self) -> Run:
-        """Begins it, whatever verb it is of, to iterate over its events."""
+        """Begins the plan of any verb. Returns the Run, which iterates over its events."""
         return Run(self.fleet.runtime, self.plan, self.work)

@@ -1,4 +1,4 @@
-"""The verbs, with their parameters: each gives its plan, which `Fleet` runs at once."""
+"""Defines the verbs with their parameters. Each returns its plan, which `Fleet` runs at once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True)
 class Plans:
-    """The verbs of hosts, planned and not done. Names and meanings of parameters are those of the command line, times
-    are seconds."""
+    """Offers the verbs for hosts: each returns its plan and does nothing yet. Parameters have the names and meanings of
+    the command line's options. Times are in seconds."""
 
     of: Hosts
 
     def do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
-        """Returns a plan of your own, with what does it."""
+        """Returns a plan of your own. run: carries it out."""
         return Planned(self.of, plan, lambda runtime: run(plan, runtime))
 
     @asks(Exec)
@@ -66,8 +66,8 @@ class Plans:
         copy_unsafe_links: bool = SyncData.copy_unsafe_links,
     ) -> Planned:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
-        from_host: the host that has PATH, instead of this machine; all others get it. force, keep, copy_unsafe_links:
-        as of sync()."""
+        from_host: the host that has PATH, instead of this machine; all other hosts get it. force, keep,
+        copy_unsafe_links: as in sync()."""
         from fleet.ops import broadcast
 
         request = SyncData(
@@ -107,8 +107,8 @@ class Plans:
 
     @asks(Check)
     def check(self, request: Check) -> Planned:
-        """Compare the hosts' environments. The report has, besides, `findings` with a remedy each, and
-        each host's facts as `views`. Its exit_code: 123 when something would keep a run from starting."""
+        """Compare the hosts' environments. The report also has `findings`, each with a remedy, and the facts of each
+        host as `views`. Its exit_code is 123 if a finding would keep a run from starting."""
         from fleet.ops import check
 
         return self.do(check.plan(self.of.inventory, request), check.run)
@@ -173,9 +173,9 @@ class Plans:
     # -- of runs ------------------------------------------------------------------------------------------------
     @asks(Launch)
     def launch(self, request: Launch) -> Planned:
-        """Start a Run, which is followed from then on. Engines' own options are keywords, too, such as per="node".
+        """Start a Run, and follow it from then on. Engines' own options are keywords, too, such as per="node".
 
-        PreflightError (123) and ConnectError (122), raised by the Run: nothing was started anywhere. The report's
+        If the Run raises PreflightError (123) or ConnectError (122), nothing was started anywhere. The report's
         exit_code is that of the first rank that failed, 128+n for signal n."""
         from fleet.ops.run.launch.run import run
         from fleet.ops.run.plan.plan import plan_of
@@ -183,11 +183,11 @@ class Plans:
         return self.do(plan_of(self.of.inventory, request, self.of.typed), run)
 
     def again(self, /, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> Planned:
-        """Launch what an earlier run of this machine was, on these hosts (those of then: `fleet.reopen(run)`): the same
-        script with the same options. changed: options of `launch` that are others now; `env` is added to. Differences
-        of the code's commit and of the nodes' versions give warnings.
+        """Launch the script of an earlier run of this machine again, with the same options, on these hosts. Its own
+        hosts are those of `fleet.reopen(run)`. changed: options of `launch` with new values; `env` is added to the
+        earlier one. If the code's commit or the nodes' versions differ, a warning is emitted.
 
-        UsageError, for values of variables that may be secret: these are not kept, and must be given again."""
+        Raises UsageError if values of variables that may be secret are missing: these are not kept."""
         from fleet.ops.run.find import again
 
         recorded = again.recorded(run, Path(runs_dir), self.of.ask)
@@ -198,7 +198,7 @@ class Plans:
 
     @asks(Attach)
     def attach(self, request: Attach) -> Planned:
-        """Follow a run: a Run, as launch gives it. run: its id, "latest", its name, or a unique prefix."""
+        """Follow a run, by a Run as in launch(). run: its id, "latest", its name, or a unique prefix."""
         from fleet.ops.run.find import attach
 
         return self.do(
@@ -218,7 +218,7 @@ class Plans:
 
     @asks(Forget)
     def forget(self, request: Forget) -> Planned:
-        """Give up a run: nothing of this machine waits for its hosts any more."""
+        """Give up a run: no process of this machine waits for its hosts any more."""
         from fleet.ops.run.find import stop
 
         text = f"gives up run {request.run}, and asks no host"
@@ -234,8 +234,8 @@ class Plans:
 
     @asks(Top)
     def top(self, request: Top) -> Planned:
-        """Sample what the hosts do: GPUs, network, CPUs, memory; each Result has the last "sample" of its host. Rates
-        are those between two samples."""
+        """Sample the hosts' GPUs, network, CPUs and memory. Each Result has the last "sample" of its host. Rates are
+        computed from two samples."""
         from fleet.ops import top
 
         which = "all hosts" if request.run is None else f"the hosts of run {request.run}"
@@ -256,8 +256,8 @@ class Plans:
 
     @asks(Stacks)
     def stacks(self, request: Stacks) -> Planned:
-        """Show where the ranks of a live run are: "places" of the report, ranks at the same one together, most of them
-        first."""
+        """Show where the ranks of a live run are. The report's "places" group the ranks that are at the same place, the
+        largest group first."""
         from fleet.ops.run.find import live
 
         text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
@@ -266,8 +266,8 @@ class Plans:
 
     @asks(Get)
     def get(self, request: Get) -> Planned:
-        """Bring files here, verified, going on where an earlier attempt ended: one tree where all answered and one has
-        it, else one a host."""
+        """Fetch files of the hosts to this machine and verify them, from where an earlier attempt ended. They form one
+        tree if all hosts answered and only one has the path, else a tree for each host."""
         from fleet.ops import get
 
         return self.do(get.plan(self.of.inventory, request), get.run)

@@ -1,4 +1,4 @@
-"""Work in a thread of its own, and a run to iterate over."""
+"""Runs work in a thread of its own, and offers a run's events to iterate over."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fleet.ops.plans import Plan
 from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
 
-UNREAD_BYTES = 64 << 20  # of ranks' output that no caller iterates over; what is more is in the log files alone
+UNREAD_BYTES = 64 << 20  # ranks' output kept for a caller to iterate over; more is only in the log files
 
 
 class Task(Generic[T]):
-    """Work in a thread of its own, so that Ctrl-C in the one that waits for it can let it clean up."""
+    """Runs work in a thread of its own. On Ctrl-C the waiting thread sets `cancel`, and lets the work clean up."""
 
     def __init__(
         self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
@@ -32,7 +32,7 @@ class Task(Generic[T]):
             try:
                 return work(runtime)
             finally:
-                with suppress(OSError):  # closing a connection failed: the work is done all the same
+                with suppress(OSError):  # a connection failed to close after the work was done
                     at_end()
 
         self._cancel, self.future = runtime.cancel, background("fleet", do)
@@ -44,7 +44,7 @@ class Task(Generic[T]):
     def result(self) -> T:
         try:
             self.wait()
-        except BaseException:  # Ctrl-C, or whatever else a signal handler of the caller's raises
+        except BaseException:  # Ctrl-C, or an exception from a signal handler of the caller
             self._cancel.set()
             self.wait()
             raise
@@ -55,15 +55,16 @@ class Task(Generic[T]):
 
 
 def in_full(error: PreflightError) -> FleetError:
-    """The refusal with what it is for, which the command line has printed before it."""
+    """Returns the error with its findings in the message. The command line has printed these before the error."""
     causes = by_cause((each, each["message"], each["remedy"]) for each in error.findings)
     found = [f"  {cause.message}\n    hint: {cause.hint}" for cause in causes]
     return error.but(message="\n".join([error.message, *found]), hint="preflight=False starts in spite of them")
 
 
 class Run:
-    """A launch, or another verb, under way: iterate over its events, or `wait()` for its report. A context manager:
-    leaving it stops a run that is not over. The program's end leaves the ranks to their lease."""
+    """Controls a launch, or another verb, that is under way. Iterate over its events, or wait() for its report. As a
+    context manager, it stops a run that is not over at its exit. If the program ends first, the ranks end with their
+    lease."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's id; its logs are in RUNS_DIR/ID on this machine."""
+        """Returns the run's id. Its logs are in RUNS_DIR/ID on this machine."""
         return str(self.plan.describe()["run"])
 
     def _put(self, event: Event) -> None:
@@ -105,7 +106,7 @@ class Run:
                 return self._events.get(timeout=TURN_SECONDS)
 
     def __iter__(self) -> Iterator[Event]:
-        """Yields the run's events until it is over, each once; then raises what kept it from starting."""
+        """Yields each event of the run once, until it is over. Then raises FleetError if the run was refused."""
         try:
             while (event := self._next()) is not None:
                 if isinstance(event, Output):
@@ -120,20 +121,21 @@ class Run:
         self.wait()
 
     def wait(self) -> Report:
-        """The report, when the run is over. FleetError: it was refused, nothing was started anywhere."""
+        """Waits until the run is over, and returns its report. Raises FleetError if it was refused: nothing was
+        started."""
         return self._task.result()
 
     @property
     def report(self) -> Report:
-        """The same."""
+        """Waits and returns the report, as wait() does."""
         return self.wait()
 
     def stop(self) -> None:
-        """Stop all ranks, by SIGTERM and after `grace` SIGKILL; called again, at once."""
+        """Stops all ranks: SIGTERM, then SIGKILL after `grace`. A second call sends SIGKILL at once."""
         self._cancel.set()
 
     def leave(self) -> Report:
-        """Let the run go on without this program, as the key d does; `attach` follows it again."""
+        """Detaches from the run, as the key d does. It keeps running; `attach` follows it again."""
         self._detach.set()
         return self.wait()
 

@@ -1,1 +1,1 @@
-"""Bytes to many hosts: what is to be there, and the ways it takes."""
+"""Sends files to many hosts: decides which files they must have, and by which way these are sent."""

@@ -1,5 +1,5 @@
 """Holds the head's end of the conversations with node/delivery/code_sync.py. It connects hosts while the source is
-read. Then it answers their requests by what the head knows of the source, and by the consent of its user."""
+read. Then it answers their requests: from the manifest of the source, and from the user's consent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SILENCE_SECONDS = 30.0
 JOIN_SECONDS = 5.0
-MOST_WAITS = 3  # an honest node waits once, while a run begins
+MOST_WAITS = 3  # a sound node waits once, while a run begins
 
 
 class Conversation:
@@ -86,7 +86,8 @@ class Conversation:
 
 @contextlib.contextmanager
 def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Cancel) -> Iterator[None]:
-    """Sends a host what it lacks, in a thread, while the caller receives its messages: it may fail or freeze."""
+    """Sends a host what it lacks, in a thread, while the caller receives the host's messages. A host that fails or
+    freezes thus does not block the caller."""
     stop = Cancel()
     sent = background(f"delivery {program.host.name}", partial(deliver, stop))
     sent.add_done_callback(lambda done: program.close() if done.exception() else None)
@@ -105,7 +106,7 @@ def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Canc
     finally:
         stop.set()
         if not sent.done():
-            program.close()  # what waits for the node to read ends, too
+            program.close()  # this ends a write that waits for the node to read
             wait([sent], JOIN_SECONDS)
 
 
@@ -152,7 +153,8 @@ class Answers:
         self._shown: set[str] = set()
 
     def until(self, talk: Conversation, program: Program, name: str) -> Consent | Own | Lacks | Need:
-        """Answers a node's requests. Returns its first message that is none: what it lacks, or what needs consent."""
+        """Answers a node's requests. Returns its first message that is not a request: what it lacks, or what needs
+        consent."""
         lists: dict[str, list[Any]] = {}
         while True:
             message = talk.answer(Doubts | Gone | Lost | Own | Consent | Lacks | Need)

@@ -1,5 +1,6 @@
-"""Keeps on this head what it delivered last of each source: in ~/.fleet/deliveries a file for each, a line of JSON and
-the packed manifest. So no node is needed to know what a sync would delete, and how the code here has changed since.
+"""Keeps on the head the manifest that it last delivered of each source. ~/.fleet/deliveries has a file for each: a line
+of JSON, then the packed manifest. So the head knows without a node what a sync would delete, and how the source has
+changed since.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from fleet.protocol.messages.chain import Entry
 from fleet.protocol.messages.code import Source
 from fleet.protocol.state import DELIVERIES, HOME
 
-MOST, MOST_BYTES = 100, 16 << 20  # the ones that were delivered last
+MOST, MOST_BYTES = 100, 16 << 20  # sources (the last delivered ones are kept); bytes of a manifest
 
 
 class Delivered(NamedTuple):
-    """when: by the head's clock. digest, entries: of the manifest. path: where the source was."""
+    """Holds the last delivery of a source. path: the source's path then. when: by the head's clock. digest, entries: of
+    the manifest."""
 
     path: str
     when: str
@@ -37,7 +39,7 @@ class Delivered(NamedTuple):
     entries: list[Entry]
 
     def changed(self, root: Path) -> int:
-        """Returns how many of its files are others, or none, in the source now, by size and time."""
+        """Returns how many of its files have another size or time in the source now, or are gone."""
         count = 0
         for path, _kind, _mode, size, mtime, _link in [entry for entry in self.entries if entry[1] == "f"]:
             try:
@@ -54,13 +56,13 @@ def _file(source_id: str) -> Path:
 
 
 def _read(source_id: str) -> tuple[dict[str, Any], bytes]:
-    """Returns the line and the packed manifest. One of BROKEN."""
+    """Returns the line and the packed manifest. Raises one of BROKEN."""
     line, _, packed = own.read_own(_file(source_id)).partition(b"\n")
     return dict(json.loads(line)), packed
 
 
 def note(source: Source, tree: Tree) -> None:
-    """Keeps that this was delivered. A home that cannot be written keeps nothing."""
+    """Keeps the manifest of a delivery. If the home cannot be written, nothing is kept."""
     new = {"path": source["path"], "digest": tree.digest}
     with suppress(*BROKEN):
         if new.items() <= _read(source["id"])[0].items():
@@ -71,13 +73,13 @@ def note(source: Source, tree: Tree) -> None:
             line = json.dumps({**new, "at": time.time()}).encode() + b"\n"
             replace_file(bytes(_file(source["id"])), line + tree.packed, 0o600)
         else:
-            _file(source["id"]).unlink()  # what is older is not what was delivered last
+            _file(source["id"]).unlink()  # an older file does not hold the last delivery
         for old in sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)[MOST:]:
             old.unlink()
 
 
 def find(source_id: str) -> Delivered | None:
-    """Returns what was delivered last of a source, None where that is not known."""
+    """Returns the last delivery of a source, None if that is not known."""
     try:
         line, packed = _read(source_id)
         day, moment = (time.strftime(form, time.localtime(line["at"])) for form in ("%Y-%m-%d ", "%H:%M"))
@@ -88,13 +90,13 @@ def find(source_id: str) -> Delivered | None:
 
 
 def last_of(root: Path, name: str | None = None) -> Delivered | None:
-    """Returns what was delivered last of the source that this folder is. name: the user's own id for it."""
+    """Returns the last delivery of the source in the folder `root`. name: the user's own id for the source."""
     ids = [name] if name else ids_around(root)[root]
     return next((found for each in ids if (found := find(each)) is not None), None)
 
 
 def folder_of(source_id: str, ids: Mapping[Path, Collection[str]]) -> Path | None:
-    """Returns which of the folders, known by these ids, is that source; None where none is."""
+    """Returns the folder that has this source id, or None. ids: folder -> the ids that it is known by."""
     if not re.fullmatch("[0-9a-f]{32}", source_id):  # the user's own name for it
         last = find(source_id)
         return next((folder for folder in ids if last is not None and str(folder) == last.path), None)

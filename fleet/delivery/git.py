@@ -1,7 +1,7 @@
-"""git of this machine, as fleet runs it.
+"""Runs the git of this machine.
 
-It runs no hook, pager, diff or file system monitor program that a repository's settings name, and writes nothing. It
-asks no question and takes nothing from GIT_* variables. It is ended when it takes long or its output is large.
+git runs so that it starts no hook, pager, diff or file system monitor program that a repository's settings name. It
+writes nothing, prompts for nothing, and gets no GIT_* variables. It is ended if it takes long or its output is large.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ENVIRONMENT = {
 
 
 class NoAnswer(Exception):
-    """Why git gave none."""
+    """Holds the reason why git gave no answer."""
 
 
 class TooLate(NoAnswer):
-    """It had to be ended."""
+    """Is raised if git took too long, and was ended."""
 
 
 def ask(folder: str, *arguments: str, seconds: float, most: int, begun: float | None = None) -> bytes:
@@ -58,7 +58,7 @@ def ask(folder: str, *arguments: str, seconds: float, most: int, begun: float | 
 
 
 def git_folder(top: str) -> Path | None:
-    """Returns the git folder that the work tree at `top` shares with others of its repository, None if it is none."""
+    """Returns the git folder that all work trees of the repository share; None if `top` is no work tree."""
     found = Path(top, ".git")
     try:
         if found.is_file():
@@ -77,7 +77,7 @@ def git_folder(top: str) -> Path | None:
 def _listed(folder: str, top: str) -> bytes:
     """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
-    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # so in a copy of a submodule
+    if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # that is the case in a copy of a submodule
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
     arguments = ("ls-files", "-t", "-z", "--cached", "--others", "--exclude-standard")
     try:
@@ -90,12 +90,13 @@ def _listed(folder: str, top: str) -> bytes:
 
 
 class Repository:
-    """Holds git's list of a work tree, or is of a folder outside of one. top: its uppermost folder. tracked: paths
-    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: there is no
-    list, fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
+    """Holds git's list of a work tree, or stands for a folder outside of any. top: its uppermost folder. tracked: paths
+    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: git gives no
+    list, so fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """folder: the one that git is to list; None: do not run git. at: its path in the source, "" or "a/b/"."""
+        """Lists a work tree. folder: the folder that git lists; None: git is not run. at: its path in the source, "" or
+        "a/b/"."""
         self.top, self.trouble = top, ""
         names: list[str] = []
         try:

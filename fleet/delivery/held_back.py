@@ -1,4 +1,4 @@
-"""Names what is not sent unless git tracks it: secrets, and what each machine makes for itself."""
+"""Names the files that are sent only if git tracks them: secrets, and files that each machine makes for itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.protocol.state import HOME
 
 MADE_HERE = frozenset({"__pycache__", ".cache", "node_modules"})
 ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
-# of what git tracks the only ones that are looked into
+# the only tracked files whose content is searched for keys
 KEY_NAMES = (".pem", ".key", ".ppk", ".p8", "_ecdsa", "_ecdsa_sk", "_ed25519", "_ed25519_sk", "_rsa", "_dsa")
 PASSWORD_FILES, MOST_NOTED = "password-files", 100  # in ~/.fleet
 
@@ -24,7 +24,7 @@ def is_environment(folder: str) -> bool:
 
 
 def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
-    """Is true where the inventory starts a program in the folder `path` of the source. places: where the source lies,
+    """Returns whether the inventory starts a program in the folder `path` of the source. places: the source's folders
     on the head and on the hosts."""
     texts = "\n".join(filter(None, (text for host in hosts for text in (host.python, host.activate))))
     for found in re.finditer(rf"([^\s'\"=;:]*){re.escape(path)}/", texts):
@@ -35,20 +35,20 @@ def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Is true where two names of a folder on a host may mean the same one."""
+    """Returns whether two paths on a host may be the same folder."""
     one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # "/" before "~"
     return one == other or other[:1] == "~" and one.endswith(other[1:])
 
 
 def credentials(hosts: Sequence[Host]) -> frozenset[str]:
-    """Real paths of the files by which fleet logs in, or has done so."""
+    """Returns the real paths of the files that fleet logs in with, or has logged in with."""
     named = [host.identity_file for host in hosts if host.identity_file]
     noted = own.lines_of(Path.home() / HOME / PASSWORD_FILES)
     return frozenset(os.path.realpath(os.path.expanduser(path)) for path in (*named, *noted))
 
 
 def note_password_file(path: str) -> None:
-    """Keeps the path, so that no sync takes that file along from now on."""
+    """Records the path of a password file, so that no later sync sends it."""
     real = os.path.realpath(path)
     if real not in own.lines_of(Path.home() / HOME / PASSWORD_FILES) and "\n" not in real:
         with suppress(OSError):  # a home that cannot be written

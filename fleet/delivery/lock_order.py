@@ -1,5 +1,5 @@
-"""Defines the order in which a sync takes the locks of its hosts. Of hosts that share a folder one has its lock, and
-writes it: the others have what that one has."""
+"""Defines the order in which a sync takes the locks of its hosts. If hosts share a folder, one of them has its lock and
+writes it. The others have its result."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fleet.model import Host, Result
 from fleet.protocol.messages.values import Claim
 from fleet.transport.base import Cancel
 
-CONNECT_SECONDS = 3.0  # in which the first host must connect; then the others start without it
-LOCK_WAIT_SECONDS = 10.0  # for which a node waits for a lock that another sync holds
-LOCK_SECONDS = 5.0  # for which the first host, once locked, waits for all others
+CONNECT_SECONDS = 3.0  # the others wait so long for the first host to connect, then start without it
+LOCK_WAIT_SECONDS = 10.0  # a node waits so long for a lock that another sync holds
+LOCK_SECONDS = 5.0  # the first host, once locked, waits so long for all others
 
 
 def claim() -> Claim:
-    """Returns what a sync's node programs need for their lock: the sync's id, the name that waiting syncs show for it,
-    and how long it waits itself, in seconds."""
+    """Returns the part of a sync's spec that its locks need: its id, the name that waiting syncs show for it, and the
+    seconds that it waits itself."""
     return {"sync": uuid.uuid4().hex, "head": f"{socket.gethostname()} (pid {os.getpid()})", "wait": LOCK_WAIT_SECONDS}
 
 
 class LockOrder:
     """Makes a sync lock its first host before all others. The first host then waits up to LOCK_SECONDS, before it
-    receives any file, until all others are locked. So of two syncs to the same hosts, the one that locks the first host
+    receives any file, until all others are locked. If two syncs have the same hosts, the one that locks the first host
     gets them all. The other one waits, or is refused on all of them."""
 
     def __init__(self, hosts: Sequence[Host], cancel: Cancel) -> None:
@@ -38,12 +38,12 @@ class LockOrder:
         self._others = {host.name for host in hosts[1:]}
         self._cancel = cancel
         self._changed = threading.Condition()
-        # the first host is connected and requests its lock; the others may request theirs
+        # _asking: the first host is connected and requests its lock. _open: the others may request theirs
         self._asking, self._open = False, not hosts
         self._refusal: Result | None = None
 
     def begin(self, name: str) -> None:
-        """Waits for the turn of a connected host. Raises HostFailed where another sync holds the first host."""
+        """Waits for the turn of a connected host. Raises HostFailed if another sync holds the first host."""
         with self._changed:
             if name == self._first:
                 self._asking = True
@@ -93,12 +93,12 @@ class LockOrder:
 
 
 def shared_with(result: Result) -> str | None:
-    """The host that has the same folder, and writes it."""
+    """Returns the name of the host that shares the folder and writes it, or None."""
     return result.answer.shared_with if isinstance(result.answer, Synced | Received) else None
 
 
 def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:
-    """A host that shares the folder of another has what that one has: nothing where it failed."""
+    """Returns the results, in which a host that shares a folder fails if the host that writes it failed."""
     of = {result.host: result for result in results}
 
     def final(result: Result) -> Result:

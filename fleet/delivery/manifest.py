@@ -1,4 +1,4 @@
-"""Several sources as one broadcast: all their files in the order in which they are sent, as one stream of bytes."""
+"""Joins several sources into one broadcast: all their files in the order of sending, as one stream of bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fleet.delivery.tree import Tree, hard_links, read, reading, with_payload
 from fleet.node.delivery.journal import by_column
 from fleet.protocol.messages import chain
 
-# target number, then as in chain.Entry
+# the number of the source, then the fields of chain.Entry
 Entry = tuple[int, str, str, int, int, int, str]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """entries: what goes to nodes. skipped: sockets, pipes, devices. allocated: file number -> bytes that one with
-    holes takes. unsafe_links: as Tree has them."""
+    """Holds the entries of a broadcast. skipped: paths of sockets, pipes and devices. allocated: file number -> bytes
+    on disk of a file with holes. inodes: by file number. unsafe_links: as in Tree."""
 
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
@@ -43,23 +43,23 @@ class Manifest:
 
     @cached_property
     def files(self) -> tuple[Entry, ...]:
-        """The regular files; the chain counts them by their place in here."""
+        """Returns the regular files. Their index in this tuple is the file number of the chain."""
         return tuple(entry for entry in self.entries if entry[2] == "f")
 
     @cached_property
     def message(self) -> bytes:
-        """The control line, and the packed manifest after it."""
+        """Returns the control line, followed by the packed manifest."""
         packed = zlib.compress(by_column(self.entries), 6)
         return with_payload("manifest", packed, allocated=self.allocated)
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Returns the bytes of all files."""
         return sum(entry[4] for entry in self.files)
 
 
 def scan(sources: Sequence[Path], copy_unsafe_links: bool = False) -> Manifest:
-    """Read the sources' trees. UsageError for one that is missing, unreadable, or neither file nor folder."""
+    """Reads the sources. Raises UsageError if one is missing, unreadable, or neither file nor folder."""
     trees = []
     for source in sources:
         with reading(source, "", "pack them: tar"):

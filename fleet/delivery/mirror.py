@@ -1,6 +1,6 @@
-"""A folder on every host becomes what one is here, over one warm session a host.
+"""Makes a folder on every host equal to one on the head, over one warm session a host.
 
-Small files are packed once for all hosts; of large ones those blocks go that a host does not have.
+Small files are packed once for all hosts. Of large files, only the blocks that a host does not have are sent.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 COMPARING = "comparing files"
-ROUNDS = 3  # of reading the source, while it changes
-PATIENCE_SECONDS = 30.0  # after which a node gives up a silent head, and its lock for the next sync
+ROUNDS = 3  # how often the source is read if it changes meanwhile
+PATIENCE_SECONDS = 30.0  # a node waits so long for a silent head, then releases its lock
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """source: the folder on the head. dests: host name -> folder on that host ("~" is the node's own). request: how.
-    whole: also what ignore files leave out. hint: how to write --force and --keep. command: what was typed but for
-    --force, and the part of it after the options."""
+    """Holds the plan of a sync. source: the folder on the head. dests: host name -> folder on that host ("~" is the
+    node's own). whole: no ignore file applies. hint: how to write --force and --keep. command: the typed command line
+    without --force, and the part of it after the options."""
 
     hosts: tuple[Host, ...]
     source: Path
@@ -67,7 +67,7 @@ class Mirror:
     command: tuple[str, str] = ("fleet sync", "")
 
     def consent(self, deleted: int, others: bool) -> str:
-        """Returns the command line with the consent to delete so many files. others: also other sources'."""
+        """Returns the command line with the consent to delete `deleted` files. others: and those of other sources."""
         force = True if others else self.request.force
         options = ["--force"] if force is True else [f"--force={pattern}" for pattern in force or ()]
         return f"{self.command[0]} {shlex.join([*options, f'--max-delete={deleted}'])}{self.command[1]}"
@@ -87,7 +87,7 @@ class Mirror:
 def run(plan: Mirror, runtime: Runtime) -> Report:
     """Mirrors the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
 
-    What is a node's own, or came from another source, is lost only with --force, or when the user agrees to it.
+    Files that are a node's own, or another source's, are lost only with --force, or if the user consents.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
@@ -113,7 +113,7 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
 
 
 class _Mirroring:
-    """One sync. mark: see source_id.marked. take: of conversation.connected_ahead."""
+    """Runs one sync. mark: see source_id.marked. take: see conversation.connected_ahead."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Mirroring:
         self._plan, self._tree, self._source, self._mark = plan, tree, source, mark
         self._connected, self._runtime = take, runtime
         request = plan.request
-        self._others: list[Source] = []  # those of which nodes reported that something would be lost
+        self._others: list[Source] = []  # the sources whose files would be lost, as nodes reported
         self._replaces: list[Source] | Literal[True] = True if request.force is True else []
         self._max_delete = request.max_delete
         self._parcels = Parcels(tree)
@@ -143,7 +143,7 @@ class _Mirroring:
             if not refused or not self._runtime.ask(make(refused)):
                 continue
             if kind == OTHER:
-                self._replaces = list(self._others)  # those that were shown
+                self._replaces = list(self._others)  # the sources that the question named
             elif kind == MOST:
                 self._max_delete = "all"
             else:
@@ -214,7 +214,7 @@ class _Mirroring:
             return Result(name, True, 0, answer=Synced(dest, same=True))
         if hello["event"] == "shared":
             return Result(name, True, 0, answer=Synced(dest, shared_with=hello["with"]))
-        packed = b"" if hello["known"] == tree.digest else tree.packed  # unless the node has this very one
+        packed = b"" if hello["known"] == tree.digest else tree.packed  # empty if the node has this very manifest
         fetched = sorted(tree.brought)
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=fetched)
         program.send_bytes(message)
@@ -244,7 +244,7 @@ class _Mirroring:
 
         def deliver(cancel: Cancel) -> None:
             if large:
-                background("digests", partial(self._parcels.digests, large))  # who needs them finds out what fails
+                background("digests", partial(self._parcels.digests, large))  # their next call raises errors, too
             for message, count in self._parcels.of(sorted(set(paths).difference(large)), large, has):
                 if cancel.is_set():
                     return
@@ -259,8 +259,8 @@ class _Mirroring:
 
 
 def _take(tree: Tree, need: Lacks | Need, paths: list[str], has: dict[str, dict[int, str]], host: str) -> None:
-    """Adds to `paths` what a node lacks, and to `has` the blocks that it has. Raises ProtocolError for what is not in
-    the source: ignored files, for instance, or what a link in the tree leads to."""
+    """Adds to `paths` the files that a node lacks, and to `has` the blocks that it has. Raises ProtocolError for a path
+    that is not in the source, such as an ignored file, or the target of a link in the tree."""
     files, blocks, sizes = need.get("files", []), need.get("blocks", []), tree.by_path
     if not sizes.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(sizes):
         raise ProtocolError("it asks for files that are not in the source", host)

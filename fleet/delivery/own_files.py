@@ -1,5 +1,5 @@
-"""Makes the errors, hints and questions about files that a sync would replace or delete, and must not without consent:
-the node's own, another source's, or most of what is there."""
+"""Makes the errors, hints and questions about files that a sync may replace or delete only with consent: the node's
+own, another source's, or most of the files on the node."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def error(host: str, files: Sequence[OwnFile], hint: str) -> PreflightError:
 
 
 def refusal(lost: Consent, host: str, line: Callable[[int, bool], str]) -> Result:
-    """Returns the failure of a host that would lose files from other sources, or most of what is there. line: makes the
-    command line with the consent to delete so many files, also other sources'."""
+    """Returns the failure of a host that would lose files from other sources, or most of its files. line: see
+    Mirror.consent."""
     sources, deleted, replaced = lost["sources"], lost["deleted"], lost["replaced"]
     error: FleetError
     if lost["to"] == "sources":
@@ -65,7 +65,7 @@ def refusal(lost: Consent, host: str, line: Callable[[int, bool], str]) -> Resul
 
 
 def question(refused: Sequence[Result], last: str = "Replace them? They are kept on the node for 30 days") -> str:
-    """Returns the question to the user: what would be lost on which hosts, then `last`."""
+    """Returns the question to the user: the losses with their hosts, then `last`."""
     causes = by_cause([(r.host, r.error.message, None) for r in refused if r.error is not None])
     return "\n".join([*(f"{fold(cause.whose)}: {cause.message}" for cause in causes), last])
 

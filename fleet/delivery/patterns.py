@@ -1,7 +1,7 @@
-"""Ignore patterns as git reads and matches them (dir.c, wildmatch.c), byte for byte. tests/fuzz/ignore.py holds that.
+"""Reads and matches ignore patterns as git does (dir.c, wildmatch.c), byte for byte. tests/fuzz/ignore.py tests that.
 
-Of the patterns that match a path, the last one of the deepest file counts; what is in a folder that is ignored
-is not looked at.
+If several patterns match a path, the last one in the deepest ignore file counts. The content of an ignored folder is
+not looked at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLASSES = {
     b"upper": string.ascii_uppercase.encode(),
     b"xdigit": string.hexdigits.encode(),
 }
-# of a glob; of what is in brackets in one
+# a token of a glob; MEMBER: a member of a set in brackets
 TOKEN = re.compile(
     rb"(?P<folders>(?<![^/])\*\*+/)|(?P<deep>(?<![^/])\*\*+(?=\Z|\\/))|(?P<some>\*+)|(?P<one>\?)|(?P<set>\[)|\\?(?P<char>.)",
     re.DOTALL,
@@ -45,8 +45,9 @@ MEMBER = re.compile(rb"\[:(?P<kind>[^]]*):\]|(?P<low>\\?.)(?:-(?P<high>\\.|[^]\\
 
 
 class Pattern(NamedTuple):
-    """regex: of a name, else of an absolute path. name: it is about the last name of a path only. folder: about folders
-    only. literal: what such a path begins with before any wildcard. where: file:line."""
+    """Holds one pattern. regex: matches a name if `name`, else an absolute path. name: only the last name of a path
+    counts. folder: it matches folders only. literal: the fixed beginning of a matching name or path, up to the
+    first wildcard. where: file:line."""
 
     regex: re.Pattern[bytes]
     negated: bool
@@ -61,8 +62,8 @@ class Pattern(NamedTuple):
 
 
 def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
-    """One line of an ignore file about what is below the folder `base`, which ends with "/"; None where it holds none.
-    ValueError where it can match nothing."""
+    """Returns the pattern of a line of an ignore file; None if it holds none. base: the folder that the file is about,
+    with a "/" at its end. Raises ValueError if the pattern can match nothing."""
     line = _without_spaces(line.partition(b"\0")[0])
     negated = line[:1] == b"!"
     glob = line[negated:]
@@ -81,17 +82,17 @@ def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
 
 
 def _without_spaces(line: bytes) -> bytes:
-    """Without spaces at its end that no backslash keeps."""
+    """Returns a line without the spaces at its end, except those that a backslash keeps."""
     bare = line.rstrip(b" ")
     keeps = (len(bare) - len(bare.rstrip(b"\\"))) % 2
     return line[: len(bare) + keeps]
 
 
 def _translate(glob: bytes) -> bytes:
-    """Returns a regular expression that takes no more than quadratic time: what is between two wildcards is matched
-    where it fits first, and never tried at a later place. The wildcard after it takes what a later place would."""
-    parts, at = [[b"", b""]], 0  # of each wildcard: its own expression, and that of what follows it
-    deep = [0]  # indexes of those that match a "/", too
+    """Returns a regular expression that takes at most quadratic time. The text between two wildcards is matched at its
+    first place, and never tried at a later one: the wildcard after it can match all that a later place would leave."""
+    parts, at = [[b"", b""]], 0  # for each wildcard: its own expression, and that of the text after it
+    deep = [0]  # indexes of the wildcards that match a "/", too
     while token := TOKEN.match(glob, at):
         at, kind = token.end(), token.lastgroup or ""
         if kind == "set":
@@ -116,12 +117,12 @@ def _translate(glob: bytes) -> bytes:
 
 
 def _once(regex: bytes, number: int) -> bytes:
-    """Returns an atomic group, which Python has from 3.11 on."""
+    """Returns the equivalent of an atomic group: Python has such groups only from 3.11 on."""
     return b"(?=(?P<g%d>%s))(?P=g%d)" % (number, regex, number)
 
 
 def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
-    """(where what follows the closing bracket begins, the bytes that match)"""
+    """Returns (index after the closing bracket, the bytes that match)."""
     negated = glob[at : at + 1] in (b"!", b"^")
     first = at = at + negated
     found: set[int] = set()
@@ -138,8 +139,8 @@ def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
 
 
 def read_bytes(path: str, follow: bool = False) -> bytes | None:
-    """An ignore file's; None where there is none, and of a folder or, unless `follow`, a link, as git has it. It waits
-    for nothing: a pipe is a UsageError."""
+    """Returns the bytes of an ignore file. Returns None, as git does, if there is none, or if it is a folder or, unless
+    `follow`, a link. Raises UsageError for a pipe or a device, and never waits for one."""
     try:
         with open_regular(path, 0 if follow else os.O_NOFOLLOW) as file:
             return own.bounded(file)
@@ -156,8 +157,8 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
 
 
 def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False) -> list[Pattern]:
-    """The last one first. base: see parse. ours: a .fleetignore, in which what can match nothing is a UsageError; to
-    git it is nothing."""
+    """Returns the patterns of an ignore file, the last one first. base: see parse(). ours: it is a .fleetignore. A
+    pattern that can match nothing raises UsageError there; in other files it is skipped, as git does."""
     data = read_bytes(path, follow or ours)
     found = []
     for number, line in enumerate((data or b"").removeprefix(BOM).split(b"\n"), 1):
@@ -176,8 +177,9 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
 
 
 class Scope:
-    """The ignore files of that name in the folder `top` and below it, and those that hold for all of it. They are read
-    when requested. Paths are absolute, those of folders end with "/". empty: no pattern was read so far."""
+    """Holds the ignore files called `name` in the folder `top` and below it. common: files that apply to all of it. A
+    file is read when it is first needed. Paths are absolute; those of folders end with "/". empty: no pattern was read
+    so far."""
 
     def __init__(self, top: str, name: str, common: Sequence[str | Path] = ()) -> None:
         self._top, self._name = top, name
@@ -186,7 +188,8 @@ class Scope:
         self.empty = not self._common
 
     def of(self, folder: str, there: bool = True) -> list[Pattern]:
-        """Returns the patterns that apply in a folder, the last one first. there: it may hold an ignore file."""
+        """Returns the patterns that apply in a folder, the last one first. there: the folder may hold an ignore
+        file."""
         if folder not in self._of:
             around = self._common if folder == self._top else self.of(_above(folder[:-1]))
             own = read_patterns(folder + self._name, folder, self._name == ".fleetignore") if there else []
@@ -195,7 +198,7 @@ class Scope:
         return self._of[folder]
 
     def last(self, path: str, folder: bool) -> Pattern | None:
-        """The last pattern that matches this very path, whatever matches the folders that it is in."""
+        """Returns the last pattern that matches this very path. Patterns that match its folders do not count."""
         patterns = self.of(_above(path))
         if patterns:
             raw, name = os.fsencode(path), os.fsencode(path.rpartition("/")[2])
@@ -205,7 +208,7 @@ class Scope:
         return None
 
     def reaches(self, path: str) -> bool:
-        """Is true where a pattern may include something again in that ignored folder."""
+        """Returns whether a pattern may include a path in this ignored folder again."""
         below = os.fsencode(path) + b"/"
         return any(
             one.negated and (one.name or below.startswith(one.literal) or one.literal.startswith(below))
@@ -214,7 +217,7 @@ class Scope:
 
 
 def _above(path: str) -> str:
-    """The folder that it lies in."""
+    """Returns the folder that a path lies in."""
     return path[: path.rindex("/") + 1]
 
 

@@ -1,9 +1,10 @@
-"""Keeps the id that a source is known by. While a sync is under way, an empty folder lies in the source. A node that
-finds it in its destination knows that this is the source itself, through whichever link or mount.
+"""Keeps the id by which nodes know a source. While a sync is under way, an empty folder lies in the source. A node that
+finds it in its destination knows that the destination is the source itself, reached by a link or a mount.
 
 A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
-It is believed together with a record in ~/.fleet/source-ids of the folder where it was seen: a witness travels with
-a copy or an unpacked archive of the folder. Neither a path nor an inode is one: others have them after `rm` and `mv`.
+It counts only together with a record in ~/.fleet/source-ids of the folder where it was found. A copy or an archive of
+the folder carries the same witness, but has no such record. Paths and inodes cannot be witnesses: after `rm` and `mv`,
+other folders have them.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from fleet.node.base.locks import alone
 from fleet.protocol.messages.code import Source
 from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
-MOST = 1000  # the ones that were used last
+MOST = 1000  # records; the latest ones are kept
 GIT_SECONDS = 5.0
-# of statx: the folder's own path, its birth time, and where that is in the answer
+# for statx: a path as it is; the request for the birth time; its offset in the answer
 AT_FDCWD, STATX_BTIME, BTIME = -100, 0x800, 80
 
 
-# the witness that was at the folder "path" of "host", and the "id" that it has there
+# its "witness" was found in the folder "path" of "host", which has the id "id"
 Record = dict[str, str]
-# where a source carries its witness: the work tree, or the source; the file; the source's path in it
+# the folder that carries a source's witness (its work tree, or itself); the file of the witness; the source's path in
+# that folder
 Carrier = tuple[str, Path, str]
 
 
@@ -46,13 +48,13 @@ def _carrier(root: str) -> Carrier:
         answer = os.fsdecode(ask(root, *arguments, seconds=GIT_SECONDS, most=1 << 16))
         folder, top = answer.removesuffix("\n").split("\n")
         git_dir, around = Path(folder).resolve(), Path(root).is_relative_to(top)
-        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: of before it became a repository
+        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: from before it became a repository
             return top, git_dir / SOURCE_MARK[1:], os.path.relpath(root, top)
     return root, loose, "."
 
 
 def _witness(carrier: Carrier) -> str | None:
-    """Returns what it carries. OSError where that cannot be read, or is another user's."""
+    """Returns the witness, None if there is none. Raises OSError if the file cannot be read, or is another user's."""
     try:
         text = own.read_own(carrier[1], 64).decode("ascii", "replace").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -61,12 +63,13 @@ def _witness(carrier: Carrier) -> str | None:
 
 
 def _source(record: Record, inside: str) -> str:
-    """Returns the id of the source that is that folder in it."""
+    """Returns the id of the source at the path `inside` in the folder of a record."""
     return hashlib.sha256(f"{record['id']}\0{inside}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _is_of(folder: Path, top: Path) -> bool:
-    """Returns whether a git-dir is that work tree's: `.git` of a copied tree, or of a handed one, may name any."""
+    """Returns whether a git-dir belongs to the work tree `top`. The `.git` of a copied or received tree may name
+    any."""
     try:
         back = folder / os.fsdecode(own.read_own(folder / "gitdir", 1 << 16)).strip()
     except FileNotFoundError:
@@ -75,7 +78,7 @@ def _is_of(folder: Path, top: Path) -> bool:
 
 
 def identified(root: Path, name: str | None = None) -> Source:
-    """Returns what a source is to nodes. name: the user's own id for it, or "" where it needs none."""
+    """Returns the source as nodes know it. name: the user's own id for it; "": it needs none; None: find its id."""
     if name is None:
         try:
             name = _known(str(root))
@@ -86,10 +89,10 @@ def identified(root: Path, name: str | None = None) -> Source:
 
 @contextlib.contextmanager
 def marked(root: Path) -> Iterator[str | None]:
-    """The name of the empty folder that lies in it meanwhile; None where nothing can be written there."""
+    """Keeps an empty folder in the source meanwhile. Yields its name, or None if nothing can be written there."""
     mark, made = f".{secrets.token_hex(16)}{SOURCE_MARK}", None
     with contextlib.suppress(OSError):
-        for left in root.glob(f".*{SOURCE_MARK}"):  # by a kill; or by a sync that its hosts received long ago
+        for left in root.glob(f".*{SOURCE_MARK}"):  # a killed sync left it; or a sync copied it long ago
             if left.stat().st_mtime < root.stat().st_ctime - 86400:
                 left.rmdir()
     with contextlib.suppress(OSError):  # read only, or another user's
@@ -103,7 +106,7 @@ def marked(root: Path) -> Iterator[str | None]:
 
 
 def _known(root: str) -> str:
-    """Returns the id of a source, by its witness and the record of it. OSError."""
+    """Returns the id of a source, by its witness and its record. Makes both if needed. Raises OSError."""
     store, carrier = own.home(Path.home()) / SOURCE_IDS, _carrier(root)
     top, file, inside = carrier
     with open(f"{store}.lock", "ab", opener=own.private) as lock, alone(lock.fileno()):
@@ -120,12 +123,12 @@ def _known(root: str) -> str:
 
 
 def ids_around(folder: Path) -> dict[Path, set[str]]:
-    """Returns what a folder, and each around it, is known by as a source. Nothing is written."""
+    """Returns the source ids of a folder and of each folder around it. Writes nothing."""
     around = [folder, *folder.parents]
     ids = {each: {_born(each)} - {""} for each in around}
     records = _read(Path.home() / HOME / SOURCE_IDS)
     for each in around:
-        with contextlib.suppress(OSError):  # one around may be closed to us
+        with contextlib.suppress(OSError):  # a folder around it may be unreadable
             if each == folder or (each / SOURCE_MARK).exists():
                 top, *_ = carrier = _carrier(str(each))
                 mine, _ = _recorded(records, _witness(carrier), top)
@@ -135,19 +138,19 @@ def ids_around(folder: Path) -> dict[Path, set[str]]:
 
 
 def _recorded(records: list[Record], witness: str | None, top: str) -> tuple[Record | None, bool]:
-    """Returns the record of a witness that is of this very folder, at its path or moved from another one since; and
-    whether the folder is a copy, which is to have a witness of its own."""
+    """Returns the record of a witness, or None, and whether the folder `top` is a copy. The record must be of this very
+    folder, at its path or moved from another one since. A copy gets a witness of its own."""
     theirs = [each for each in records if each["witness"] == witness]
     for each in theirs:
         if _is_same(each["path"], top):
             return each, False
-    left = [each for each in theirs if each["host"] != _host()]  # whether these are gone is not known here
+    left = [each for each in theirs if each["host"] != _host()]  # their folders cannot be checked from here
     still = any(_witness(_carrier(each["path"])) == witness for each in theirs if each not in left)
     return (theirs[0] if len(theirs) == 1 and not left and not still else None), still
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Returns whether both are one folder, or file, also through another mount."""
+    """Returns whether two paths are one folder or file, also through another mount."""
     try:
         return one == other or os.path.samefile(one, other)
     except OSError:
@@ -155,8 +158,8 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _born(root: Path) -> str:
-    """Returns the id of a source that can carry nothing, by path, inode and birth time; "" where a time of birth is not
-    known."""
+    """Returns the id of a source in which nothing can be written, by its path, inode and birth time; "" if the birth
+    time is not known."""
     answer = ctypes.create_string_buffer(256)
     try:
         failed = ctypes.CDLL(None).statx(AT_FDCWD, bytes(root), 0, STATX_BTIME, answer)
@@ -169,7 +172,7 @@ def _born(root: Path) -> str:
 
 
 def _read(store: Path) -> list[Record]:
-    """Returns the records, none of a file that does not hold what it must."""
+    """Returns the records of the store; none if the file is damaged or cannot be read."""
     try:
         found = own.read_json(store)
         return [each for each in found if [*map(type, map(each.get, ("id", "witness", "path", "host")))] == [str] * 4]

@@ -1,4 +1,4 @@
-"""Lists what a source consists of: one file, or every entry of a folder that ignore.py does not exclude."""
+"""Lists the entries of a source: one file, or those of a folder that ignore.py does not exclude."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ READINGS = 3
 
 @dataclass(frozen=True)
 class Tree:
-    """Describes a file or a folder of the head that nodes are to have. entries: of the folder.
+    """Describes a file or a folder of the head that is sent to nodes. entries: those below a folder, or the file's one.
 
     skipped: sockets, fifos and devices, which are not sent. mode: the folder's own; None: it is a file. allocated: path
     -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: those that
     excluded entries, if any. brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links:
     (path, target) of links to files here that are not sent. followed: files that are links here. inodes: path -> inode.
     grown: files that get longer, of which the listed length is sent. touched: files whose times change, but not their
-    bytes. odd: path -> (size as listed, inode, sha256 of that size) of such files, for the next tree."""
+    bytes. odd: path -> (listed size, inode, sha256 of that many bytes) of such files, for the next tree."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -87,8 +87,8 @@ class Tree:
         return self.rules.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
-        """Returns the paths that must not be deleted on the node: a rule excludes them, or they are in the source, but
-        not below a link that is sent. paths: (path, kind)."""
+        """Returns the paths that must not be deleted on the node. A rule excludes such a path, or it is still in the
+        source and not below a link that is sent. paths: (path, kind)."""
         if self.rules is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
@@ -98,7 +98,7 @@ class Tree:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Returns what the sending user should know, one line each."""
+        """Returns the warnings for the user, one line each."""
         links = [links_notice(self.unsafe_links)] if self.unsafe_links else []
         return (*(self.rules.notices() if self.rules else ()), *links)
 
@@ -111,8 +111,8 @@ class Tree:
         return self._stably(path, partial(_digest, self.by_path[path][3]))
 
     def _stably(self, path: str, read: Callable[[int], T]) -> T:
-        """Returns the result of read(fd) for a file that does not change meanwhile. Of a file that only grows, the
-        listed part must not change."""
+        """Returns the result of read(fd) for a file that does not change meanwhile. A file may grow if its listed part
+        stays the same. Raises HostFailed."""
         size, mtime = self.by_path[path][3:5]
         no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
@@ -145,7 +145,7 @@ class Tree:
         return is_same
 
     def local(self, path: str) -> Path:
-        """Returns where the entry `path` lies on this machine."""
+        """Returns the path of an entry on this machine."""
         return self.root / os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
@@ -175,7 +175,7 @@ def scan(
 ) -> Tree:
     """Returns the tree of a code folder. Raises UsageError if it is missing, no folder, unreadable, or holds the user's
     home. whole: no rule excludes anything. everything: see SourceRules. hosts: their interpreters and identity files
-    may be in the folder. places: the destinations on them."""
+    may be in the folder. places: the destinations on these hosts."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
@@ -211,8 +211,8 @@ def refuse_home(root: Path, everything: bool) -> None:
 
 
 def read(root: Path, rules: SourceRules | None = None, copy_unsafe_links: bool = False) -> Tree:
-    """Returns the entries below `root`, less what `rules` excludes. Raises OSError, and UsageError for what is neither
-    file nor folder."""
+    """Returns the tree at `root`, without the entries that `rules` excludes. Raises OSError, and UsageError if `root`
+    is neither file nor folder."""
     credentials = rules.credentials if rules else frozenset[str]()
     walk = Walk(os.fspath(root), rules.at_root if rules else None, follows=copy_unsafe_links, credentials=credentials)
     try:
@@ -273,7 +273,7 @@ def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
 
 @contextlib.contextmanager
 def reading(root: Path, alternative: str, deep: str) -> Iterator[None]:
-    """Raises UsageError or HostFailed for errors of reading a source. alternative: a hint besides a change of the
+    """Raises errors of reading a source as UsageError or HostFailed. alternative: is added to the hint to change the
     file's mode. deep: the hint for folders that are nested too deeply."""
     try:
         yield

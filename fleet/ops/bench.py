@@ -1,5 +1,5 @@
-"""`fleet check --bench`: how fast each idle GPU computes and copies, or the processors of a host without GPUs. Other
-measuring programs run the same way."""
+"""Measures, for `fleet check --bench`, how fast each idle GPU computes and copies, or the processors of a host without
+GPUs. Runs other measuring programs the same way."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fleet.rules.seen import has_none
 from fleet.transport.program import Program, first_message, last_message
 
 BENCH_SECONDS = 90.0
-SECONDS = 5.0  # of each measurement: until then clocks have settled (FIELD: dlrover's matmul takes as long)
-LATE_SECONDS = 60.0  # after which a GPU has failed: two measurements, and what torch needs to begin
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # of each core's own
-# Runs in the training interpreter, with a thread for each GPU, all at once as in a run: they share power and air. On
-# processors a thread for each core multiplies by itself, and the sums count. Random numbers draw as much power as a
-# model's; a copy reads and writes.
+SECONDS = 5.0  # of a measurement: the clocks have settled by then (FIELD: dlrover's matmul takes as long)
+LATE_SECONDS = 60.0  # a slower GPU has failed: two measurements, and the start of torch
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # for each core's thread
+# Runs in the training interpreter, with a thread for each GPU. All run at once as in a run, because they share power
+# and air. On processors, a thread for each core multiplies, and their rates are added up. Random numbers need as
+# much power as those of a model. A copy counts twice: it reads and writes.
 BENCH = (
     NOT_HERE
     + r"""
@@ -94,7 +94,7 @@ os._exit(0)
 
 
 class Order(NamedTuple):
-    """A program that a host runs. program: None for the interpreter that trains."""
+    """Describes a program that a host runs. program: None for the training interpreter."""
 
     program: str | None
     argv: list[str]
@@ -103,8 +103,8 @@ class Order(NamedTuple):
 
 
 def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions: Sessions) -> dict[str, Benched]:
-    """Returns how the programs ended that hosts run at once. orders: of the free ports of those that
-    are there the Order of each."""
+    """Runs a program on each host at once, and returns how each ended. orders: a function that takes the free port of
+    each host that is ready, and returns the Order of each."""
     ports, meeting = dict[str, int](), Meeting({host.name for host in hosts})
 
     def task(host: Host) -> Benched:
@@ -125,7 +125,7 @@ def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions
 
 
 def figures(ended: Benched, kind: type[T]) -> T | None:
-    """Returns what a program printed last, in JSON; None of one that failed."""
+    """Returns the last line of a program's output, decoded from JSON; None if the program failed."""
     try:
         return decode(kind, json.loads(ended["out"].splitlines()[-1])) if ended["status"] == 0 else None
     except (ValueError, LookupError, RecursionError):
@@ -133,7 +133,7 @@ def figures(ended: Benched, kind: type[T]) -> T | None:
 
 
 def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions) -> None:
-    """Adds "speeds" to the facts of hosts. A notice names what is left out."""
+    """Adds "speeds" to the facts of hosts. Emits a notice for GPUs and hosts that are not measured."""
     emit, chosen = sessions.runtime.emit, dict[str, list[Any]]()
     for host in hosts:
         found, why = idle(host, raw[host.name])
@@ -153,7 +153,7 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str,
     for name, each in ended.items():
         speeds = figures(each, dict[str, Speed])
         measured = {str(gpu["index"]): gpu["index"] for gpu in chosen[name]}
-        if not measured or (speeds and "error" in speeds.get("host", {})):  # of all of them
+        if not measured or (speeds and "error" in speeds.get("host", {})):  # one result for the whole host
             measured = {"host": None}
         if speeds and speeds.keys() >= measured.keys():
             raw[name]["speeds"] = [{**speeds[key], "gpu": gpu} for key, gpu in measured.items()]
@@ -162,8 +162,8 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str,
 
 
 def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
-    """Returns the GPUs to measure, [] for the processors of a host that has none, None for neither; and why others are
-    left out. What is not known to be idle is in use."""
+    """Returns the GPUs to measure, and why others are left out. The first is [] for the processors of a host without
+    GPUs, and None if nothing can be measured. A GPU that is not known to be idle counts as in use."""
     gpus, torch = facts.get("gpus"), facts.get("torch")
     if not torch:
         return None, "no torch in its training interpreter"

@@ -1,4 +1,4 @@
-"""`fleet sync --data PATH[:DEST]`: files to every host by a pipelined broadcast."""
+"""Plans `fleet sync --data PATH[:DEST]`, which sends files to every host by a pipelined broadcast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["BroadcastPlan", "Item", "plan", "run"]
 
 @dataclass(frozen=True)
 class BroadcastPlan(Broadcast):
-    """Adds what a plan shows to delivery.chain.transfer.Broadcast."""
+    """Extends delivery.chain.transfer.Broadcast with the text of a plan."""
 
     def describe(self) -> dict[str, Any]:
         data = [{"source": str(item.source), "to": dict(item.dests)} for item in self.items]
@@ -47,10 +47,10 @@ class BroadcastPlan(Broadcast):
 
 
 def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) -> BroadcastPlan:
-    """`PATH:DEST/` puts PATH inside DEST, `PATH:DEST` makes DEST that file or that folder's contents; `PATH` goes
-    to the same path, or below the host's workdir when it is relative. Looks at this machine's files only to distinguish
-    a colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir when it is relative; all
-    others are to get it. UsageError for what makes no sense."""
+    """Returns the plan. `PATH:DEST/` puts PATH inside DEST. `PATH:DEST` makes DEST that file, or that folder's
+    contents. `PATH` goes to the same path, or below the host's workdir if it is relative. Looks at this machine's files
+    only to distinguish a colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir if
+    it is relative; all other hosts get it. Raises UsageError for an invalid request."""
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if not hosts:
         raise UsageError(
@@ -123,7 +123,7 @@ def _dest(host: Host, path: str, source: Path, dest: str | None) -> str:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes a second of "100MB", "1.5GiB", "200mbit" (bits), with or without "/s"."""
+    """Returns the bytes a second of "100MB", "1.5GiB" or "200mbit" (bits), with or without "/s"."""
     number = text.strip().lower().removesuffix("/s")
     rate = bytes_of(number.removesuffix("bit"))
     if rate is None:

@@ -1,5 +1,5 @@
-"""Keeps wheels and sources on the head, and what was read of wheels. Only one fleet process
-at a time changes it, by a lock whose holder is known."""
+"""Keeps wheels, sources and facts about wheels in a cache on the head. Only one fleet process at a time changes it, by
+a lock whose holder is known."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
             os.write(held, f"process {os.getpid()}{holder and ', '}{holder}".encode("utf-8", "surrogateescape"))
         yield waited
     finally:
-        path.unlink(missing_ok=True)  # before the release: a process that opened it meanwhile sees that it is gone
+        path.unlink(missing_ok=True)  # before the release, so that a process that has opened it finds it removed
         release(held)
 
 

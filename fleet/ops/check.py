@@ -30,8 +30,9 @@ from fleet.runtime import Runtime
 
 @dataclass(frozen=True)
 class Checked(Report):
-    """Reports a check. views: host name -> its facts and what follows from them, of every host that responded, in
-    inventory order. measured: the results of --network. silenced: the findings that the inventory has hosts ignore."""
+    """Reports a check. views: host name -> its facts and the values derived from them, for every host that responded,
+    in inventory order. measured: the results of --network. silenced: the findings that the inventory ignores for
+    hosts."""
 
     views: Mapping[str, View] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
@@ -69,7 +70,7 @@ class CheckPlan:
 
 
 def plan(inventory: Inventory, request: Check) -> CheckPlan:
-    """Returns the plan. Pure. Raises InventoryError for a rule to be ignored that does not exist."""
+    """Returns the plan. Pure. Raises InventoryError if the inventory ignores a rule that does not exist."""
     known_rules(inventory.hosts)
     return CheckPlan(inventory.hosts, request, probe_specs(inventory, request), health.scope_of(inventory.source))
 
@@ -113,7 +114,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
     findings = tuple(with_past(causes_of(found, quiet), views))
     try:
         health.keep(lambda kept: updated(kept, views, [*found, *quiet], plan.scope, time.time()))
-    except (OSError, FleetError, RuntimeError) as error:  # the last: no home
+    except (OSError, FleetError, RuntimeError) as error:  # RuntimeError: the user has no home
         wrong = f"what was found is not kept for the next check: {error}"
     if wrong:
         runtime.emit(Notice("warning", wrong))
@@ -129,7 +130,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:
-    """Returns a host's facts, with what the inventory requires of it."""
+    """Returns a host's facts, with the inventory's requirements for it."""
     return view(
         facts,
         Want(

@@ -29,7 +29,7 @@ from fleet.transport.input import Feed, distribute
 from fleet.transport.program import SILENCE_SECONDS
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
-OUTDIR_ENDINGS = ("out", "err")  # of files of STREAMS
+OUTDIR_ENDINGS = ("out", "err")  # endings of the files of STREAMS
 END_SECONDS = 8.0  # beyond the grace period: command.sh waits 5 s for killed processes to be gone
 
 
@@ -89,7 +89,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     """Runs the plan on all hosts. Emits Output events as bytes arrive. Returns the results in inventory order. With
     standard input it ignores the fan-out and starts all hosts at once, as the input cannot wait for later hosts."""
     request = plan.request
-    # 16 chunks: the input of one host may be so far ahead of another's
+    # the input of one host may be 16 chunks ahead of another host's
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
     places = {name: place for place, name in enumerate(plan.specs)}
     spool, outdir = Spool(), Outdir(request.outdir, plan.specs) if request.outdir else None
@@ -99,7 +99,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
     def task(session: Session, host: Host) -> Result:
         streams = (Stream(spool), Stream(spool))
         error: FleetError | None = None
-        mark = f"exec-{uuid.uuid4().hex}"  # its own for each host: two names may lead to one machine
+        mark = f"exec-{uuid.uuid4().hex}"  # unique to each host: two names may mean one machine
         spec = plan.specs[host.name]
         env = {**spec.env, "FLEET_HOST": host.name, "FLEET_RANK": str(places[host.name])}
         with (
@@ -156,8 +156,8 @@ def _look(host: str) -> str:
 
 
 class Outdir:
-    """Writes each host's output to files of its own in a folder of this machine, empty ones at first. A file that
-    another user has put in their place is replaced, and not written through. Raises UsageError."""
+    """Writes each host's output to its own files in a folder of this machine. Makes them empty at first. Replaces a
+    file that another user has put in their place, and never writes through it. Raises UsageError."""
 
     def __init__(self, folder: str | os.PathLike[str], hosts: Iterable[str]) -> None:
         self._folder = Path(folder)
@@ -174,7 +174,7 @@ class Outdir:
             raise UsageError(f"--outdir: {error.filename}: {error.strerror}", hint="name a folder of yours") from None
 
     def add(self, host: str, stream: int, data: bytes) -> None:
-        """Writes what came to the end of a file. LimitError where there is no room for it."""
+        """Appends a host's output to its file. Raises LimitError if there is no room for it."""
         text, hint = f"{self._folder} takes no more output", "--outdir DIR writes elsewhere"
         with (
             on_os_error(LimitError, text, kind="room", hint=hint),

@@ -46,7 +46,8 @@ def probe_specs(inventory: Inventory, request: Check) -> dict[str, dict[str, Any
 
 
 def inside(host: Host) -> dict[str, Any]:
-    """Returns what differs where training runs in a container: `python` and `activate` are the node's own."""
+    """Returns the changed part of a spec if training runs in a container: the host's `python` and `activate` are for
+    the node itself, so they do not apply."""
     return {"container": host.container, "python": None, "activate": None} if host.container else {}
 
 
@@ -69,7 +70,7 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
                 if len(samples) < CLOCK_SAMPLES:
                     sent = time.time()
                     program.send({"op": "clock"})
-    facts.pop("before", None)  # the head's own
+    facts.pop("before", None)  # only the head may add these
     facts.pop("speeds", None)
     if not facts:
         raise ProtocolError("it told no facts", session.host.name)

@@ -1,5 +1,5 @@
-"""Keeps what `fleet check` found of GPUs and hosts, in ~/.fleet/health on the head: for the next check, and for `-x
-@unfit`."""
+"""Keeps the findings of `fleet check` about GPUs and hosts, in ~/.fleet/health on the head. The next check and
+`-x @unfit` read them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fleet.protocol.state import HEALTH, HOME
 from fleet.rules.history import Kept, errors_of
 from fleet.sources import SOURCES
 
-MOST_KEPT, MOST_BYTES = 10_000, 16 << 20  # those with an open error, and the newest
+MOST_KEPT, MOST_BYTES = 10_000, 16 << 20  # entries (with an open error, or the newest), bytes
 FILE = "kept.json"
 
 
 def scope_of(source: str) -> str:
-    """Returns within what names of hosts mean the same: an inventory's path, or what a source of hosts has for it."""
+    """Returns the scope in which names of hosts are unique: an inventory's path, or the scope of a source of hosts."""
     name = source.partition(":")[0]
     return SOURCES.get(name).scope(os.environ) if name in SOURCES.own else os.path.abspath(source)
 
 
 def load() -> tuple[list[Kept], str | None]:
-    """Returns what is kept, and what is wrong with the file, as text."""
+    """Returns the kept entries, and the fault of the file as text, or None."""
     path, kept = f"~/{HOME}/{HEALTH}/{FILE}", list[Kept]()
     try:
         found = own.read_json(Path(path).expanduser(), MOST_BYTES)
@@ -46,8 +46,8 @@ def load() -> tuple[list[Kept], str | None]:
 
 
 def keep(change: Callable[[list[Kept]], list[Kept]]) -> None:
-    """Replaces what is kept by what `change` makes of it. Writes nothing where that is nothing. Raises OSError,
-    UsageError."""
+    """Replaces the kept entries by the result of `change`. Writes nothing if that is empty and the file has no fault.
+    Raises OSError, UsageError."""
     kept, wrong = load()
     if not change(kept) and not wrong:
         return

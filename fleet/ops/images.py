@@ -1,4 +1,5 @@
-"""`fleet sync --image NAME|FILE.tar`: a container image in the runtime of every host, by its id."""
+"""Plans and runs `fleet sync --image NAME|FILE.tar`, which loads a container image into the runtime of every host and
+verifies it by its id."""
 
 from __future__ import annotations
 
@@ -43,14 +44,15 @@ WHAT = {"look": "looking for the image", "save": "saving the image", "load": "lo
 
 @dataclass(frozen=True)
 class ImagePlan(RequestPlan[SyncImage]):
-    """origin: the host that has the image, alone; None: this machine has it. limit: bytes a second."""
+    """Holds the plan. origin: an inventory of only the host that has the image; None: this machine has it. limit: bytes
+    a second."""
 
     origin: Inventory | None
     limit: int | None
 
 
 def plan(inventory: Inventory, request: SyncImage, origin: Host | None) -> ImagePlan:
-    """Pure. Raises UsageError for a limit that is no rate, and where no host is to get the image."""
+    """Returns the plan. Pure. Raises UsageError for a limit that is no rate, and if no host is to get the image."""
     hosts = inventory.only(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if not hosts.hosts:
         raise UsageError(f"host {inventory.names[0]} has it, no other is selected", hint="say who gets it: -w HOSTS")
@@ -75,8 +77,8 @@ def read_file(path: Path, runtime: Runtime) -> tuple[str, dict[str, Of]]:
 
 
 def run(plan: ImagePlan, runtime: Runtime) -> Report:
-    """Finds the hosts that lack the image, saves it once, sends it to them by a chain, and loads it there. A host that
-    fails by itself keeps no other from getting it."""
+    """Finds the hosts that lack the image, saves it once, sends it to them by a chain, and loads it there. If one host
+    fails, the others still get the image."""
     request, source = plan.request, plan.origin or HERE
     origin = source.hosts[0] if plan.origin else None
     near = runtime if origin else replace(runtime, transport=LocalTransport())
@@ -102,7 +104,7 @@ def run(plan: ImagePlan, runtime: Runtime) -> Report:
         behind = [host for host in plan.hosts if done[host.name].ok and states[host.name] in ("missing", "stored")]
         loaded, has = _do(plan.inventory.only(behind), runtime, "load", name, ids, f"{there}/{FILE}")
         done, seen, states = done | loaded, seen | has, states | dict.fromkeys(has, "loaded")
-        # on those too whose earlier sync was killed after it had loaded the image
+        # also on hosts where an earlier sync was killed after it had loaded the image
         forget(plan.inventory.only(host for host in plan.hosts if done[host.name].ok), there, runtime)
         results = tuple(done[host.name] for host in plan.hosts)
         if all(result.ok for result in results):
@@ -123,7 +125,7 @@ def _state(has: Has, ids: Mapping[str, Of]) -> str:
 
 
 def _one(found: tuple[dict[str, Result], dict[str, Has]]) -> Has:
-    """Returns the answer of the source. Raises its error."""
+    """Returns the response of the only host. Raises its error."""
     (result,) = found[0].values()
     if result.error:
         raise result.error
@@ -131,7 +133,7 @@ def _one(found: tuple[dict[str, Result], dict[str, Has]]) -> Has:
 
 
 def _ids_of(plan: ImagePlan, runtime: Runtime) -> dict[str, Of]:
-    """Returns the id of the image, which the runtime of the source has. Raises HostFailed."""
+    """Returns the id of the image in the runtime of the source. Raises HostFailed if it is not there."""
     source, name = plan.origin or HERE, plan.request.image
     has = _one(_do(source, runtime, "look", name, {}))
     if has["id"] is None:
@@ -148,7 +150,8 @@ def _do(
     ids: dict[str, Of],
     file: str | None = None,
 ) -> tuple[dict[str, Result], dict[str, Has]]:
-    """Returns the result of node/delivery/image.py for each host, and what it answered for each that is ok."""
+    """Runs node/delivery/image.py on the hosts. Returns the result for each host, and the response of each that is
+    ok."""
     seen: dict[str, Has] = {}
 
     def task(session: Session, host: Host) -> Result:

@@ -1,4 +1,5 @@
-"""`fleet kill-port`: shows the processes that listen on ports of all hosts, and ends those that the user approves.
+"""Plans and runs `fleet kill-port`: shows the processes that listen on ports of all hosts, and ends those that the user
+approves.
 
 It takes two round trips. `look` fetches the listeners, of which `plan` makes the plan. `run` ends the approved
 processes, which are identified by pid, start time and owner.
@@ -138,7 +139,7 @@ def ssh_ports_of(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]
     be forwarded there. The process on such a port carries SSH connections, even if it is not sshd."""
     targets = {}
     for host in hosts:
-        with suppress(ConnectError):  # the connection to a selected host reports it
+        with suppress(ConnectError):  # if the host is selected, its connection reports the error
             if target := runtime.transport.resolve(host):
                 targets[host.name] = target
     ports = grouped((target.address, target.port) for target in targets.values())

@@ -1,4 +1,5 @@
-"""`fleet check --network`: how fast each pair of hosts is, and all together; which network they had better use."""
+"""Measures, for `fleet check --network`, the links between pairs of hosts, and all hosts together. Proposes a faster
+network, if there is one."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from fleet.protocol.messages.facts import Facts, Link, Reduced
 from fleet.rules.links import slow_pairs
 from fleet.rules.pairs import Pair
 
-ALL_ROUNDS, LEAST, MOST = 7.5, 0.25, 1.6  # seconds of all rounds together, of one at least, at most
+ALL_ROUNDS, LEAST, MOST = 7.5, 0.25, 1.6  # seconds of all rounds together; the least and the most of one
 STREAMS = 2
-LEAST_FLOATS, MOST_FLOATS, FLOATS_PER_MBIT = 1 << 16, 1 << 20, 4_000  # of an all-reduce: a quarter of a second
+LEAST_FLOATS, MOST_FLOATS, FLOATS_PER_MBIT = 1 << 16, 1 << 20, 4_000  # an all-reduce takes about 0.25 s
 AGAIN = 8  # rounds in which slow pairs are measured once more
-# Runs in the training interpreter of each host, as one rank. The first time is not counted, the second shows how often
-# there is time for it.
+# Runs in the training interpreter of each host, as one rank. The first all-reduce is not counted. The second one shows
+# how many there is time for.
 ALL_REDUCE = (
     NOT_HERE
     + r"""
@@ -59,8 +60,9 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Measured:
-    """all_reduce: {"backend", "hosts", "bus_mbit", "links_mbit": what the links of its ring allow}; None for
-    none. ib_write_bw: [{"hosts": [from, to], "gbit"}]. proposed: host -> the data_address that is better."""
+    """Holds the measurements. all_reduce: {"backend", "hosts", "bus_mbit", "links_mbit": the limit by the links of its
+    ring}; None if there was none. ib_write_bw: [{"hosts": [from, to], "gbit"}]. proposed: host -> a better
+    data_address."""
 
     all_reduce: Mapping[str, Any] | None = None
     ib_write_bw: Sequence[Mapping[str, Any]] = ()
@@ -68,7 +70,8 @@ class Measured:
 
 
 def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions) -> Measured:
-    """Measures all links of hosts, "links" of their facts, then what else there is. One host alone has no network."""
+    """Measures all links between hosts and adds them to their facts as "links". Then measures an all-reduce, RDMA and
+    other networks. Measures nothing for a single host."""
     if len(hosts) < 2:
         return Measured()
     measure(hosts, raw, sessions)
@@ -82,8 +85,8 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, An
 
 
 def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
-    """Returns rounds in which each host sends to one partner or receives from it, and after which each has sent to all
-    others. It never does both: acknowledgements would wait behind the data of the other direction."""
+    """Returns rounds. In each, a host sends to one partner or receives from one; after all, each has sent to all
+    others. It never does both at once: acknowledgements would wait after the data of the other direction."""
     ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     half = len(ring) // 2
     found = list[dict[str, list[str]]]()
@@ -96,8 +99,8 @@ def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
 
 
 def again(names: Sequence[str], slow: Iterable[Pair]) -> list[dict[str, list[str]]]:
-    """Returns rounds in which slow pairs have the network for themselves, in one direction: hosts of many with partners
-    of few first, as a slow host is to be distinguished from its partner."""
+    """Returns rounds that measure slow pairs once more, in one direction, without other traffic. Pairs with a host that
+    is in few slow pairs come first: they show which of the two is slow."""
     left = {*slow}
     times = {name: sum(name in pair for pair in left) for name in names}
     found = list[dict[str, list[str]]]()
@@ -119,7 +122,8 @@ def rates(
     sessions: Sessions,
     together: float = ALL_ROUNDS,
 ) -> dict[Pair, Link]:
-    """Returns what each pair of these rounds has. at: the address of each host; together: seconds of all rounds."""
+    """Returns the measured link of each pair of these rounds. at: the address of each host. together: seconds of all
+    rounds."""
     listen = {name: [address] for name, address in at.items()}
     seconds = min(MOST, max(LEAST, together / max(1, len(rounds))))
     measured = visit(hosts, listen, rounds, sessions, seconds, STREAMS).links if rounds else {}
@@ -136,8 +140,8 @@ def rates(
 
 
 def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) -> None:
-    """Adds "links" to the facts of hosts that others reach: all at once, each with one partner at a time; then of slow
-    pairs the better of two values."""
+    """Adds "links" to the facts of hosts that other hosts reach. All hosts are measured at once, each with one partner
+    at a time. Slow pairs are measured again, and the better value counts."""
     there = [host for host in hosts if "pairs" in raw[host.name]]
     names, at = [host.name for host in there], {host.name: advertised(raw[host.name]) for host in there}
     found = rates(there, at, circle(names), sessions)
@@ -152,8 +156,8 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
 def all_reduce(
     hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
 ) -> dict[str, Any] | None:
-    """Returns the bus bandwidth of a real all-reduce over all hosts, with what their links allow; None, and a notice,
-    where it is not to be had."""
+    """Returns the bus bandwidth of a real all-reduce over all hosts, and the limit by their links. If it cannot be
+    measured, emits a notice and returns None."""
     names = [host.name for host in hosts]
     without = [name for name in names if not raw[name].get("torch")]
     emit = sessions.runtime.emit
@@ -201,7 +205,7 @@ def active(facts: Facts) -> list[tuple[Any, ...]]:
 
 
 def ib_write_bw(port: tuple[Any, ...], tcp: int, server: str | None) -> list[str]:
-    """Returns the arguments of perftest's program. server: None for the one that waits."""
+    """Returns the arguments of perftest's program. server: the address to connect to; None: this is the server."""
     own = ["-d", str(port[0]), "-i", str(port[1]), "-p", str(tcp), "-D", "2", "-F", "--report_gbits"]
     return [*own, *([server] if server else [])]
 
@@ -209,7 +213,7 @@ def ib_write_bw(port: tuple[Any, ...], tcp: int, server: str | None) -> list[str
 def rdma(
     hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
 ) -> list[dict[str, Any]]:
-    """Returns what ib_write_bw measures between each two hosts next to each other, where both have it and a port."""
+    """Returns the results of ib_write_bw between pairs of neighbouring hosts, if both have the program and a port."""
     there = [host for host in hosts if active(raw[host.name]) and advertised(raw[host.name])]
     there = there[: len(there) // 2 * 2]
     pairs = [*zip(there[::2], there[1::2], strict=True)]
@@ -235,20 +239,21 @@ def gbit(out: str) -> float | None:
 
 
 def only_infiniband(raw: Mapping[str, Facts]) -> bool:
-    """Returns whether all hosts have GPUs and the same InfiniBand ports: NCCL had better fail than do without."""
+    """Returns whether all hosts have GPUs and the same InfiniBand ports. NCCL should then fail rather than use
+    sockets."""
     ports = [active(facts) for facts in raw.values()]
     alike = len(ports) > 1 and bool(ports[0]) and all(each == ports[0] for each in ports)
     return alike and all(facts.get("gpus") for facts in raw.values()) and {p[4] for p in ports[0]} == {"InfiniBand"}
 
 
 # -- another network ------------------------------------------------------------------------------------------------
-FASTER = 1.5  # than the one that a run would use
+FASTER = 1.5  # a proposed network is so many times as fast as the one of a run
 
 
 def proposed(hosts: Sequence[Host], raw: Mapping[str, Facts], failed: bool, sessions: Sessions) -> dict[str, str]:
-    """Returns the data_address of each host in a network that all share, where that is faster than the one that a run
-    would use; or that one failed. Nothing where there is none."""
-    from fleet.ops.init import ask, choose  # which takes its time
+    """Returns the data_address of each host in a network that all hosts share. The network must be faster than the one
+    that a run would use, unless that one failed. Returns {} if there is none."""
+    from fleet.ops.init import ask, choose  # takes long to import
 
     resolve = sessions.runtime.transport.resolve
     endpoints = {host.name: str((resolve(host) or host).address) for host in hosts}
@@ -262,5 +267,5 @@ def proposed(hosts: Sequence[Host], raw: Mapping[str, Facts], failed: bool, sess
     if best is None or failed:
         return others[best] if best else {}
     used = [raw[a].get("links", {}).get(b) for a, b in found[best]]
-    known = [link["mbit"] for link in used if link and not link["least"]]  # else processors are the limit
+    known = [link["mbit"] for link in used if link and not link["least"]]  # "least": the processors were the limit
     return others[best] if len(known) == len(used) and speeds[best] > FASTER * min(known) else {}

@@ -1,6 +1,6 @@
-"""`fleet pack`: fleet as one file, which any python3 from 3.6 on starts as a container's part in a run. What reads the
-output of ranks, and engines but torchrun, take a python3 of 3.10, and are in it for that, with what they import: a
-ConfigMap of Kubernetes has room for it."""
+"""Makes `fleet pack`: fleet as one file. Any python3 from 3.6 on runs it as a container's part in a run. It also has
+the modules that need Python 3.10, with their imports: the reader of ranks' output, and the engines other than torchrun.
+The file is small enough for a ConfigMap of Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fleet.version import __version__
 
 MAIN = "import sys\nfrom fleet.node.container.main import main\nsys.exit(main(sys.argv[1:]))\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
-WHOLE = ("node", "protocol")  # of fleet: what a container needs under any python3
-HEAD = ("fleet.engines.containers", READER, *(it.partition(":")[0] for it in OWN.values()))  # under 3.10
-PACKAGES = ("fleet", "ClusterShell")  # the latter folds the names of hosts
+WHOLE = ("node", "protocol")  # of fleet: for a container's python3, any version
+HEAD = ("fleet.engines.containers", READER, *(it.partition(":")[0] for it in OWN.values()))  # need Python 3.10
+PACKAGES = ("fleet", "ClusterShell")  # ClusterShell folds the names of hosts
 SUFFIXES = (".py", ".json")
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the same fleet makes the same bytes
+EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same fleet makes the same bytes
 
 
 def below(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
@@ -38,7 +38,7 @@ def below(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
 
 
 class Imported(ast.NodeVisitor):
-    """Collects what a module may import as it runs, of the packages: `names`."""
+    """Collects in `names` the modules that a module may import when it runs."""
 
     def __init__(self, text: bytes) -> None:
         self.names: list[str] = []
@@ -56,7 +56,7 @@ class Imported(ast.NodeVisitor):
 
 
 def imported(*modules: str) -> dict[str, bytes]:
-    """Returns modules, and all of the packages that these import: path in the archive -> bytes."""
+    """Returns modules and all their imports from PACKAGES: path in the archive -> bytes."""
     found, todo = dict[str, bytes](), [*modules]
     while todo:
         package, *rest = todo.pop().split(".")
@@ -70,14 +70,14 @@ def imported(*modules: str) -> dict[str, bytes]:
 
 
 def contents() -> dict[str, bytes]:
-    """Path in the archive -> bytes."""
+    """Returns the contents of the archive: path -> bytes."""
     found = {"__main__.py": MAIN.encode(), "VERSION": f"{__version__}\n".encode(), **imported(*HEAD)}
     found |= dict(item for room in WHOLE for item in below(files("fleet") / room, f"fleet/{room}"))
-    return {**found, "fleet/__init__.py": b""}  # which offers fleet.api, and takes Python 3.10
+    return {**found, "fleet/__init__.py": b""}  # the real one imports fleet.api, which needs Python 3.10
 
 
 def pack(file: Path) -> Path:
-    """Write it, whole or not at all. OSError."""
+    """Writes the archive to `file`, whole or not at all. Raises OSError."""
     data = io.BytesIO(SHEBANG)
     data.seek(0, io.SEEK_END)
     with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:

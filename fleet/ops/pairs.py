@@ -39,8 +39,8 @@ class Visited(NamedTuple):
 
 
 def partners(names: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the hosts that each host dials: all others. If there are many, it is the first one, the neighbours in a
-    ring, and some random ones. The same names always have the same partners."""
+    """Returns the hosts that each host dials: all others. If there are many hosts, it dials the first one, its
+    neighbours in a ring, and some random ones. The same names always have the same partners."""
     if len(names) <= ALL_PAIRS:
         return {name: [other for other in names if other != name] for name in names}
     found: dict[str, list[str]] = {}
@@ -100,7 +100,7 @@ def way(hosts: Sequence[Host], host: Host, master: str) -> dict[str, Any]:
 
 
 class Meeting:
-    """Barrier at which threads wait until all have arrived, or until a timeout."""
+    """Makes threads wait until all have arrived, or until a timeout."""
 
     def __init__(self, names: set[str]) -> None:
         self._missing, self._lock, self._all = names, threading.Lock(), threading.Event()
@@ -126,7 +126,7 @@ def visit(
     ways: Mapping[str, Mapping[str, Any]] = {},
 ) -> Visited:
     """Has hosts dial each other. at: host name -> addresses at which it listens. ways: host name -> way(), for hosts
-    that find their ranks' address. rounds: host name -> the hosts that it dials, for each round. seconds: for which
+    that find their ranks' address. rounds: host name -> the hosts that it dials, for each round. seconds: how long
     each host sends, over `streams` streams. A host that fails is not in the result."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}

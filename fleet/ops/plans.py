@@ -35,7 +35,7 @@ Line = str | PerHost | Files
 
 
 class Plan(Protocol):
-    """Describes a frozen plan. `run(plan, runtime) -> Report` of its verb's module executes it."""
+    """Describes a plan, which is frozen. `run(plan, runtime) -> Report` in the module of its verb executes it."""
 
     @property
     def hosts(self) -> tuple[Host, ...]: ...
@@ -49,7 +49,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class OnHosts:
-    """Base of the plans of verbs that work on all hosts of an inventory."""
+    """Holds the inventory, in the plan of a verb that works on all its hosts."""
 
     inventory: Inventory
 
@@ -60,7 +60,8 @@ class OnHosts:
 
 @dataclass(frozen=True)
 class RequestPlan(OnHosts, Generic[T]):
-    """Plan of a verb that executes a request as it is. shown: the request as JSON. text: the lines for --dry-run."""
+    """Holds the plan of a verb that executes a request as it is. shown: the request as JSON. text: the lines for
+    --dry-run."""
 
     request: T
     shown: Mapping[str, Any]

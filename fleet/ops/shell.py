@@ -1,5 +1,5 @@
-"""Runs `fleet ssh HOST` and `fleet forward HOST PORT`: the system's `ssh` for this terminal, over a connection of the
-openssh transport."""
+"""Runs `fleet ssh HOST` and `fleet forward HOST PORT`: both run the system's `ssh` in this terminal, over a connection
+of the openssh transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def one_host(full_inventory: Inventory, operand: str) -> Host:
-    """Returns the host that the operand means. Raises UsageError or InventoryError if it means none, or several."""
+    """Returns the host that the operand names. Raises UsageError or InventoryError if it names none, or several."""
     hosts = select(full_inventory, operand, None, "HOST").hosts
     if len(hosts) != 1:
         raise UsageError(f"{operand} is {len(hosts)} hosts", hint=f"name one: fleet ssh {hosts[0].name}")

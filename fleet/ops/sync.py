@@ -1,6 +1,7 @@
-"""`fleet sync [SRC] [--to DEST]`: code to every host; and the inventory's `sync:` section, which a bare `fleet sync`
-carries. An inventory is often a colleague's, and names files of this machine: what it may send without a question is
-kept in ~/.fleet/agreed. A line is an answer: sha256 of the inventory's path and the paths it may send.
+"""Plans `fleet sync [SRC] [--to DEST]`, which syncs code to every host. `fleet sync` without arguments executes the
+inventory's `sync:` section. An inventory is often a colleague's, and it names files of this machine. So the user's
+consent to send them is kept in ~/.fleet/agreed. Each line is the sha256 of an inventory's path and the paths that it
+may send.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from fleet.ops.plans import Files, Line, PerHost
 from fleet.protocol.state import HOME
 from fleet.requests.sync import Sync
 
-AGREED, MOST_AGREED = "agreed", 1000  # in ~/.fleet
+AGREED, MOST_AGREED = "agreed", 1000  # a file in ~/.fleet, and its most lines
 FLAGS = ("keep", "delete_excluded", "all", "copy_unsafe_links")
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
 
 @dataclass(frozen=True)
 class SyncPlan(Mirror):
-    """Adds what a plan shows to delivery.mirror.Mirror."""
+    """Extends delivery.mirror.Mirror with the text of a plan."""
 
     def describe(self) -> dict[str, Any]:
         return {"source": str(self.source), "to": dict(self.dests)}
@@ -57,10 +58,10 @@ class SyncPlan(Mirror):
 
 
 def plan(inventory: Inventory, request: Sync) -> SyncPlan:
-    """Pure: DEST is --to, else the host's workdir, else the path of the head's current folder."""
+    """Returns the plan. Pure. DEST is --to, else the host's workdir, else the path of the head's current folder."""
     source, to = Path(request.source), request.to
     here = str(Path.cwd())
-    src = f"./{source}" if str(source).startswith("-") else str(source)  # else an option, where it is typed
+    src = f"./{source}" if str(source).startswith("-") else str(source)  # "-x" would be an option when it is typed
     argv = [src] * (source != Path(".")) + (["--to", to] if to else [])
     argv += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
     argv += [f"--source-id={request.source_id}"] if request.source_id else []
@@ -75,7 +76,7 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
 
 
 def outside(inventory: str, sources: Sequence[Path]) -> list[Path]:
-    """Returns the sources that lie neither in the inventory's folder nor are the current one."""
+    """Returns the sources that are neither in the inventory's folder nor the current folder."""
     home, here = Path(inventory).resolve().parent, Path.cwd()
     real = [path.expanduser().resolve() for path in sources]
     return [path for path in dict.fromkeys(real) if path != here and not path.is_relative_to(home)]
@@ -87,10 +88,10 @@ def _line(inventory: str, paths: Sequence[Path]) -> str:
 
 
 def agreed(home: Path, inventory: str, paths: Sequence[Path]) -> bool:
-    """Is true where the user agreed to just this before."""
+    """Returns whether the user has agreed to send these paths for this inventory."""
     return _line(inventory, paths) in own.lines_of(home / HOME / AGREED)
 
 
 def remember(home: Path, inventory: str, paths: Sequence[Path]) -> None:
-    """Keeps a yes."""
+    """Records that the user agrees to send these paths for this inventory."""
     own.add_line(home, AGREED, _line(inventory, paths), MOST_AGREED)

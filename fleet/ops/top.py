@@ -1,4 +1,4 @@
-"""`fleet top`: samples of what hosts do, on one connection a host."""
+"""Runs `fleet top`: samples the use of the hosts, over one connection to each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RETRY_SECONDS, PING_SECONDS = 2.0, 5.0
 
 
 def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
-    """Samples the hosts, those of a run if one is named. Without a number of samples it goes on until an interrupt, and
-    tries a host that does not answer again and again."""
+    """Samples the hosts, or those of a run if one is named. Without a number of samples it goes on until an interrupt,
+    and tries hosts that do not answer again and again."""
     request, hosts = plan.request, plan.hosts
     if request.run is not None:
         runs, answers = find(plan.inventory, runtime, live=False)

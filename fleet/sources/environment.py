@@ -1,5 +1,5 @@
-"""The source `env`: a platform has started this command in every container. No container reaches another one, so only
-`fleet launch` knows it, and each runs its own part: fleet/node/container."""
+"""Defines the source `env`: a platform has started this command in every container. No container reaches another one.
+So only `fleet launch` has this source, and each container runs its own part: fleet/node/container."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fleet.sources.source import Source
 
 
 class Environment(Source):
-    """The containers of a platform."""
+    """Represents the containers of a platform."""
 
     name, transport, asked = "env", "local", "env, in each container of a platform"
     options = [Option(name, ROWS[name][3][0].upper() + ROWS[name][3][1:] + ".", ROWS[name][0]) for name in FLEETS]
 
     def detect(self, environ: Mapping[str, str]) -> str | None:
-        return None  # of a login node's leftovers nothing is concluded
+        return None  # a login node may have left such variables, so they prove nothing
 
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Defines what a source implements whose hosts are requested, and waited for."""
+"""Defines the interface of a batch queue: hosts are requested from it, and waited for."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a job. name: as the queue calls it (PENDING, TIMEOUT). reason: why it waits, in the queue's text.
-    begins: when it is expected to, in seconds since the epoch. code: the exit code of a run that the queue ended."""
+    """Holds the state of a job, and details of it. name: the queue's name of the state (PENDING, TIMEOUT). reason: why
+    the job waits, in the queue's text. begins: its expected start, in seconds since the epoch. code: the exit code of a
+    run that the queue ended."""
 
     state: State
     name: str = ""
@@ -38,63 +39,65 @@ class Standing:
 
     @property
     def waits(self) -> str:
-        """Why, for people; "" where it does not."""
+        """Returns why the job waits, as text; "" if it does not wait."""
         return f"{self.name}, {self.reason}" if self.state is State.WAITING else ""
 
 
-Job = tuple[str, Path]  # its number, and the script in its run's folder
+Job = tuple[str, Path]  # the job's number, and the script in its run's folder
 
 
 class Queue(ABC):
-    """Connects to a batch system. what: its name, in messages. poll: seconds between two requests about a job; a site
-    forbids more frequent ones."""
+    """Connects to a batch system. what: its name in messages. poll: seconds between two requests about a job, because
+    sites forbid more frequent ones."""
 
     what: str
-    poll: tuple[float, float]  # at first, and in the end
+    poll: tuple[float, float]  # the first pause, and the longest one
 
     @abstractmethod
     def script(self, ask: Submit) -> str:
-        """A batch script, which runs under the system's own command, too. UsageError for what cannot be requested."""
+        """Returns a batch script, which the system's own command can submit, too. Raises UsageError for an invalid
+        request."""
 
     @abstractmethod
     def submit(self, script: Path, output: Path, cancel: Cancel) -> str:
-        """Its job's number. output: of the job, if the script names no other file. UsageError, with the queue's own
-        message, where it is refused. ConnectError where it is not known whether it was taken: `cancel` ends the wait.
-        """
+        """Submits a script, and returns its job's number. output: the job's output file, if the script names no other.
+        Raises UsageError with the queue's own message if it is refused, and ConnectError if it is not known whether the
+        queue has the job. cancel: ends the wait for that."""
 
     def of_line(self, job: str, line: int) -> str:
-        """Returns the number of the job of another line, where several runs were requested at once: `job` is the first
-        one's."""
+        """Returns the number of the job of another line, if several runs were requested at once. job: the number of the
+        first line's job."""
         raise UsageError("--each is for --on slurm", hint="start one run after the other")
 
     @abstractmethod
     def find(self, script: Path) -> str | None:
-        """Returns the number of this user's job that runs the script; None where the queue has none. ConnectError where
-        that is not known now."""
+        """Returns the number of this user's job that runs the script; None if the queue has none. Raises ConnectError
+        if that is not known now."""
 
     @abstractmethod
     def look(self, jobs: Collection[Job]) -> dict[Job, Standing]:
-        """Returns the state of each of them, by one query. A job that runs another script is not the one that is meant:
-        numbers come again, and another cluster has the same."""
+        """Returns the state of each job, by one query. A job with that number that runs another script does not count:
+        numbers are used again, and other clusters have the same numbers."""
 
     @abstractmethod
     def output(self, job: str, script: Path) -> Path | None:
-        """Returns the file that has what the script prints; None where the queue does not show it."""
+        """Returns the file of the script's output; None if the queue does not show it."""
 
     @abstractmethod
     def check(self, job: str, script: Path) -> None:
-        """Raises UsageError where the queue does not show that it is this user's job of this script: a run's folder may
-        be anybody's, and numbers come again. ConnectError where it does not answer."""
+        """Raises UsageError if the queue does not show that the job is this user's and runs this script: a run's folder
+        may be any user's, and numbers are used again. Raises ConnectError if the queue does not answer."""
 
     @abstractmethod
     def cancel(self, job: str, script: Path) -> None:
-        """Takes a job out of the queue, or ends it. UsageError, ConnectError where the queue does not confirm it, and
-        as check()."""
+        """Removes a job from the queue, or ends it. Raises UsageError or ConnectError if the queue does not confirm it,
+        and the errors of check()."""
 
     @abstractmethod
     def interrupt(self, job: str, script: Path) -> None:
-        """Sends SIGINT to what runs on the first node. Errors as of cancel()."""
+        """Sends SIGINT to the job's batch step, on its first node. Raises as cancel() does."""
 
     @abstractmethod
     def requeue(self, job: str) -> None:
-        """Puts a job back into the queue that runs. UsageError, ConnectError where the queue does not confirm it."""
+        """Puts a running job back into the queue. Raises UsageError or ConnectError if the queue does not confirm
+        it."""

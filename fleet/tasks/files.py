@@ -1,5 +1,5 @@
-"""A task file, as `fleet play tasks.py[:NAME] [ARGS]` names it: read, and its arguments made the calls that were
-meant."""
+"""Reads a task file, as `fleet play tasks.py[:NAME] [ARGS]` names it, and makes the calls that its arguments
+request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from invoke.tasks import Call, Task
 
 from fleet.errors import FleetError, InventoryError, UsageError
 from fleet.model import Host, Inventory
-from fleet.tasks import connection as connection  # fabric's names mean fleet's before anybody's file is read
+from fleet.tasks import connection as connection  # replaces fabric's classes before any task file is read
 from fleet.tasks.ground import ground
 from fleet.tasks.runner import LocalRunner
 
@@ -32,7 +32,8 @@ _GROUPS = ("Group", "ThreadingGroup", "SerialGroup")
 
 @dataclass(frozen=True)
 class Step:
-    """One call. where: on each of `hosts`, with its Connection; once, with a Group of them; once, on this machine."""
+    """Holds one call of a task. where: "each": on each host, with its Connection; "group": once, with a Group of all;
+    "here": once, on this machine. connections: the arguments of each Connection."""
 
     call: Any
     name: str
@@ -46,13 +47,13 @@ class Step:
 
     @property
     def as_typed(self) -> str:
-        """The call as Python has it."""
+        """Returns the call as Python source."""
         arguments = [*map(repr, self.call.args), *(f"{name}={value!r}" for name, value in self.call.kwargs.items())]
         return f"{self.name}({', '.join(arguments)})"
 
 
 class TaskFile:
-    """A file that was read. Its module runs once a process, however often it is requested."""
+    """Holds a task file. Its module is executed once in a process, however often the file is read."""
 
     def __init__(self, path: Path, sudo_password: str | None = None) -> None:
         self.path = path
@@ -73,13 +74,13 @@ class TaskFile:
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """Name -> the first line of its docstring."""
+        """Returns the name of each task -> the first line of its docstring."""
         return {
             name: (inspect.getdoc(self.tasks[name]) or "").partition("\n")[0] for name in sorted(self.tasks.task_names)
         }
 
     def help(self, name: str) -> tuple[list[str], list[tuple[str, str]]]:
-        """A task's docstring, and (flags, help) of each of its options."""
+        """Returns a task's docstring, and (flags, help) of each of its options. Raises UsageError."""
         for context in self.tasks.to_contexts():
             if name in (context.name, *context.aliases):
                 options = [(flags, text or "") for flags, text in context.help_tuples()]
@@ -87,8 +88,8 @@ class TaskFile:
         raise UsageError(f"{self.path}: there is no task '{name}'", hint=self._hint([]))
 
     def steps(self, tokens: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
-        """The calls that the arguments mean, in their order. inventory: the hosts of tasks that name none; None: there
-        is no inventory. chosen: the user chose them, which counts more than what a task names."""
+        """Returns the steps that the arguments request, in their order. inventory: the hosts of tasks that name none;
+        None: there is no inventory. chosen: the user chose these hosts; they replace the hosts that a task names."""
         parser = Parser(initial=ParserContext(), contexts=self.tasks.to_contexts())
         try:
             found = parser.parse_argv(list(tokens))[1:]
@@ -109,7 +110,7 @@ class TaskFile:
     def _expanded(
         self, calls: Sequence[Any], inventory: Inventory | None, chosen: bool, requested: bool
     ) -> Iterator[Step]:
-        """Yields the steps of these calls. What comes before and after a task runs once, on the head, unless it names
+        """Yields the steps of these calls. A task's `pre` and `post` tasks run once, on the head, unless they name
         hosts, as with fabric."""
         for call in calls:
             call = Call(call) if isinstance(call, Task) else call
@@ -134,7 +135,7 @@ class TaskFile:
 
 
 def _where(task: Any) -> Where:
-    """By how its first parameter is annotated: Group: once with all hosts; Context, which is invoke's: once, here."""
+    """Returns where a task runs, by the annotation of its first parameter: Group: "group"; invoke's Context: "here"."""
     first = next(iter(inspect.signature(task.body).parameters.values()), None)
     annotation = getattr(first and first.annotation, "__name__", None) or str(first and first.annotation)
     annotation = annotation.rpartition(".")[2].strip("'\"")
@@ -184,7 +185,7 @@ def _why(error: BaseException) -> str | None:
 
 
 def where_of(error: BaseException, file: Path) -> str:
-    """FILE:LINE: where in this file, or else at all, it was raised."""
+    """Returns FILE:LINE of an error: the innermost line in the folder of `file`, else the innermost line of all."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

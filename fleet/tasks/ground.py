@@ -1,5 +1,5 @@
-"""Holds what tasks share while they run: inventory, transport, passwords. Assigns what a thread prints to a host. Does
-not import fabric."""
+"""Holds the inventory, transport and passwords that tasks share while they run. Assigns the output of a thread to its
+host. Does not import fabric."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _of_thread = threading.local()
 
 
 def current_sink() -> Sink | None:
-    """Returns the sink that receives what this thread prints; None: fleet's own stdout and stderr do."""
+    """Returns the sink of this thread's output; None: the output goes to fleet's own stdout and stderr."""
     return getattr(_of_thread, "sink", None)
 
 
@@ -93,7 +93,8 @@ def printed_by_host() -> Iterator[None]:
 
 @dataclass
 class Ground:
-    """Holds what the tasks of one `fleet play` share. inventory: all hosts, because a task may connect to any.
+    """Holds the state that the tasks of one `fleet play` share. inventory: all hosts, any of which a task may connect
+    to.
 
     runtime: None while a task file is only read. passwords: host name -> the password in its connection's
     `connect_kwargs`. opened: functions that close what tasks opened. claimed: path of a file on the head -> the host

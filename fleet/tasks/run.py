@@ -1,4 +1,4 @@
-"""Tasks, planned and run: a step after the other, each on all its hosts at once, as many as --fanout."""
+"""Plans and runs tasks: one step after another, each on up to --fanout of its hosts at once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TasksPlan:
 
 
 def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report: None) -> Report:
-    """Up to the first step that fails. on_step: receives each step as it ends."""
+    """Runs the steps, up to the first one that fails. on_step: called with each step when it has ended."""
     results: dict[str, Result] = {}
     reports: list[Report] = []
     with printed_by_host():
@@ -81,7 +81,7 @@ def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report
 
 
 class _Running:
-    """over: the task requested that nothing follows."""
+    """Runs one step. over: its task ended the whole play, by invoke's Exit."""
 
     def __init__(self, file: TaskFile, step: Step, runtime: Runtime) -> None:
         self.file, self.step, self.runtime = file, step, runtime
@@ -92,9 +92,9 @@ class _Running:
         self.config.load_shell_env()
 
     def run(self) -> tuple[Result, ...]:
-        """Returns what became of each host."""
+        """Returns a result for each host of the step."""
         hosts = self.step.hosts
-        # a host may be there twice, for two users
+        # a step may have the same host twice, for two users
         made = {id(host): each for host, each in zip(hosts, self.step.connections, strict=True)}
         if self.step.where == "each":
             return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
@@ -104,7 +104,7 @@ class _Running:
         return ()
 
     def _bounded(self, work: Callable[[], T]) -> T:
-        """The task's own loop may wait for anything: after a Ctrl-C it is not waited for much longer."""
+        """Returns the result of `work`. A task's own loop may wait for anything: after a Ctrl-C it gets little time."""
         ((_, outcome),) = fanout.run([None], lambda _: work(), cancel=self.runtime.cancel)
         if isinstance(outcome, BaseException):
             raise outcome
@@ -130,13 +130,13 @@ class _Running:
         each: list[tuple[Host, Sink]] = [(host, self._sink(host)) for host in hosts]
         connections = []
         for host, sink in each:
-            with printing_to(sink):  # whose the connection is from then on
+            with printing_to(sink):  # the connection writes to this sink from now on
                 connections.append(connection.Connection(**made[id(host)], config=self.config))
         with connection.Group.from_connections(connections) as group:
             try:
                 call.task.body(group, *call.args, **call.kwargs)
             except GroupException as error:
-                here = error.__traceback__  # what a connection of it raised came from a thread of its own
+                here = error.__traceback__  # an error of a connection has the traceback of its own thread
                 ended = {c.known.name: what.with_traceback(here) for c, what in error.result.failed.items()}
             except (Exception, SystemExit) as error:
                 raise self._as_error(error) from error
@@ -185,18 +185,18 @@ class _Running:
         return Result(host.name, status == 0, status, *sink.whole(), answer=ended)
 
     def _as_error(self, error: BaseException, host: str | None = None) -> FleetError:
-        """Returns what ends a task, as one of fleet's errors."""
+        """Returns the error that ended a task, as one of fleet's."""
         if isinstance(error, FleetError):
             reported = error
         else:
             reported = Interrupted("interrupted") if self.runtime.cancel.is_set() else self._as_fleet_error(error)
             reported.__cause__ = error
-        if host is not None and reported.host not in (None, host):  # one to which the task opened a connection
+        if host is not None and reported.host not in (None, host):  # the task opened a connection to another host
             return reported.but(message=Reason("{there}: ", there=reported.host) + reported.message, host=host)
         return reported
 
     def _as_fleet_error(self, error: BaseException) -> FleetError:
-        if isinstance(error, ThreadException) and error.exceptions:  # of the threads that read a command's output
+        if isinstance(error, ThreadException) and error.exceptions:  # from the threads that read a command's output
             error = error.exceptions[0].value
         where = where_of(error, self.file.path.resolve())
         if isinstance(error, CommandTimedOut):
@@ -229,7 +229,7 @@ class _Running:
 
 
 def _status(error: BaseException) -> int | None:
-    """The exit status that it means, if one."""
+    """Returns the exit status that an error stands for, or None."""
     if isinstance(error, UnexpectedExit):
         return int(error.result.exited)
     if isinstance(error, Exit):

@@ -1,5 +1,5 @@
-"""Runs a task's commands. On a host they run like those of `fleet exec`, which leaves nothing there. A command that
-may get input (a watcher, a terminal) runs over a channel of its own."""
+"""Runs a task's commands. On a host they run like those of `fleet exec`, and leave nothing there. A command that may
+get input (a watcher, a terminal) runs over a channel of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAMS: tuple[Literal["out"], Literal["err"]] = ("out", "err")
 
 
 def _nul_in(text: str, what: str) -> None:
-    """Raises UsageError where the text has a NUL character: a shell would drop it without a message."""
+    """Raises UsageError if the text has a NUL character, which a shell would drop without a message."""
     if "\0" in text:
         raise UsageError(f"{what} holds a NUL character", hint="c.put brings bytes to a host")
 
@@ -52,7 +52,7 @@ class _Shown(Runner):
             super().write_our_output(stream, string)
 
     def respond(self, buffer_: list[str]) -> None:
-        if self.watchers:  # without any, invoke would join the whole output again at every piece
+        if self.watchers:  # even without watchers, invoke would join the whole output again at every piece
             super().respond(buffer_)
 
     def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:
@@ -64,7 +64,7 @@ class _Shown(Runner):
 
     @property
     def typed_into(self) -> bool:
-        """Is true where the command may still get input."""
+        """Returns whether the command may still get input."""
         return bool(self.streams["in"] or self.watchers or self.using_pty)
 
 
@@ -81,7 +81,7 @@ class LocalRunner(_Shown, Local):
             self.close_proc_stdin()
 
     def _end(self) -> None:
-        # SIGTERM may have no effect: a shell forgets it just before it becomes another program
+        # SIGTERM may have no effect: a shell drops it just before it executes another program
         end(self.process, 0.0, GRACE_SECONDS)
 
     def _leave(self, runtime: Runtime) -> None:
@@ -102,7 +102,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
 
     def _run_body(self, command: str, **kwargs: Any) -> Any:
         options = {**self.context.config.run, **{key: value for key, value in kwargs.items() if value is not None}}
-        # where no password is known, sudo would get the text None
+        # if no password is known, sudo would get the text None
         options["watchers"] = [
             watcher for watcher in options["watchers"] if getattr(watcher, "response", "") != "None\n"
         ]

@@ -33,7 +33,7 @@ class Coordinator:
     """Keeps the state of all members and decides which one sends to which. Its methods may be called from any thread.
 
     members: every host, in inventory order. every: seconds between their reports. limit: bytes a second that the source
-    sends. locked: called with the name of each host that holds its lock; with all names at the end. force, keep,
+    sends. locked: called with the name of each host that holds its lock; at the end, with each name. force, keep,
     hint: for files that are the nodes' own; see transfer.Broadcast.
 
     cuts: the delays that lost hosts caused, see Broadcasted in answers/sync.py.
@@ -153,8 +153,8 @@ class Coordinator:
             member.unsure = []
 
     def consent(self, member: Member, files: list[OwnFile]) -> None:
-        """Sends a member what becomes of files in the way that are its own. If the user has to decide that, it is
-        out, and nothing is sent to any member."""
+        """Sends a member the decision about its own files that are in the way. If the user has to decide, the member is
+        out of the chain, and no files are sent to any member."""
         answer = resolution(files, *self._consent)
         if answer is None:
             self.out(member, own_files.error(member.host.name, files, self._hint))
@@ -163,7 +163,7 @@ class Coordinator:
             self.answer(member, answer)
 
     def answer(self, member: Member, answer: bytes) -> None:
-        """Sends a member what it waits for. From here on its next report is waited for."""
+        """Sends a member the answer that it waits for. Its time without progress counts from here."""
         member.quiet.received()
         if member.outbox is not None:
             member.outbox.put(answer)

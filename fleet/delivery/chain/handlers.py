@@ -1,4 +1,4 @@
-"""The head of a chain, as its members see it: what each of their messages does."""
+"""Handles the messages that the members of a chain send to the head."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fleet.transport.frames import decoded
 
 
 class Head(Coordinator):
-    """The coordinator, and what each message of a member does."""
+    """Coordinates a chain, and handles the messages of its members, by a method for each kind."""
 
     def handle(self, name: str, message: Mapping[str, Any]) -> None:
-        """Takes a member's message. Raises ProtocolError for what no member sends."""
+        """Handles a member's message. Raises ProtocolError for a message that no sound member sends."""
         with self.lock:
             checked, member = decoded(MemberMessage, message, name), self.members[name]
             if checked["event"] == "doubts" or checked["event"] == "own":

@@ -1,9 +1,9 @@
 """Judges which hosts hold up a broadcast, and decides what becomes of each.
 
 One rule holds for all that may go wrong between two hosts: the head cannot know whose fault it is, and either may lie.
-The receiver is moved to the end, where it has another sender and no host waits for it. If it fails with that one, too,
-the source itself serves it, outside the chain. If that is no better, it is given up. A sender after which two failed is
-moved to the end itself. A silent host is away: it loses its place until it sends again."""
+The receiver is moved to the end, where it has another sender and no host waits for it. If it fails with that sender,
+too, the source itself serves it, outside the chain. If that fails as well, it is given up. A sender after which two
+receivers failed is moved to the end itself. A silent host is away: it loses its place until it sends again."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Literal
 
 from fleet.delivery.chain.order import HERE, SOURCE, Chain, Hop
 
-SILENCE_SECONDS = 2.0  # of a node that takes no bytes either
-SILENCE_LIMIT = 8.0  # also of one that takes bytes: its link may be too full for its reports
+SILENCE_SECONDS = 2.0  # for a node that takes no bytes either
+SILENCE_LIMIT = 8.0  # for a node that takes bytes: its link may be too full for its reports
 DEATH_SECONDS = 12.0
 STALL_SECONDS = 15.0
 LAG_BYTES = 8 << 20
 TRIAL_LEFT_SECONDS = 20.0
 UNREACHED = 3
-# how often the same link is tried again first
+# how often a link is tried again before its failure counts as a fault
 TRIES = {"lost": 3, "unreachable": 1, "corrupt": 1}
 
 Action = Literal["aside", "last", "direct", "out"]
-# of a sender after which two hosts were slow
+# why a sender moves to the end, by the kind of fault that two of its receivers had
 WAY_OUT = {
     "unreachable": "it reaches no other host",
     "slow": "its way out is slow: the hosts behind it crawl",
@@ -56,14 +56,14 @@ class Verdict:
 
 
 class Judge:
-    """every: seconds between the reports of a hop. tried: let no other host be first for a trial. named: the source, in
-    as text."""
+    """Decides on the hops of a chain. every: seconds between the reports of a hop. tried: no other host is put first
+    for a trial. named: the source's name in messages."""
 
     def __init__(self, chain: Chain, every: float = 0.2, tried: bool = False, named: str = HERE) -> None:
         self._chain, self._source = chain, named
         self._silence = max(SILENCE_SECONDS, 4 * every)
         self._tried = tried
-        self._first: tuple[str, float] | None = None  # what another host reached straight from the source
+        self._first: tuple[str, float] | None = None  # the host that was first before the trial, and its rate
         self._tries: Counter[tuple[str, str, str]] = Counter()
         self._faults: dict[tuple[str, str], None] = {}  # (sender, receiver) of links that failed
 
@@ -72,8 +72,8 @@ class Judge:
 
     # -- whose fault it is ---------------------------------------------------------------------------------
     def broke(self, sender: str, epoch: int, kind: str, why: str) -> list[Verdict]:
-        """A link failed, as its sender reports: it is dialled again, or its ends part. Nothing where that is
-        history."""
+        """Judges a link that failed, as its sender reports. Returns no verdict if the link is tried again, or is no
+        longer in use."""
         link = next((one for one in self._chain.links.values() if (one.sender, one.epoch) == (sender, epoch)), None)
         if link is None:
             return []
@@ -94,12 +94,12 @@ class Judge:
         return self._fault(sender, hop, reasons[kind], kind, why)
 
     def corrupt(self, name: str, epoch: int) -> list[Verdict]:
-        """A hop got by link `epoch` what is not in the source. Its sender may only have passed that on, and mends it
-        as well: so it is requested again first."""
+        """Judges a hop that received wrong bytes over link `epoch`. The file is requested again first: the sender may
+        only have passed the bytes on, and then repairs its own copy, too."""
         return self.broke(self._chain.sender_of(name), epoch, "corrupt", "")
 
     def _fault(self, sender: str, hop: Hop, reason: str, kind: str, why: str = "") -> list[Verdict]:
-        """Something is wrong between two. why: the system's own message, within `reason`."""
+        """Judges a fault between a sender and a hop. why: the system's own message, which is part of `reason`."""
         again = (sender, hop.name) in self._faults
         self._faults[sender, hop.name] = None
         senders = {one for one, receiver in self._faults if receiver == hop.name}
@@ -119,13 +119,13 @@ class Judge:
 
     # -- silence and speed ---------------------------------------------------------------------------------
     def tick(self, now: float) -> list[Verdict]:
-        """Returns what is to be done now. It is called several times a second."""
+        """Returns the verdicts that are due now. It is called several times a second."""
         late, self._chain.now = now - self._chain.now, now
         if late > 1.0:
             self._chain.forgive(late)
         if verdicts := self._silent(now):
             return verdicts
-        # one at a time: what its successors suffer from is often the same
+        # one hop at a time: the hops after it often suffer from the same fault
         for hop in [hop for hop in self._chain.hops.values() if not (hop.done or hop.away)]:
             if verdicts := self._stalled(hop, now) or self._slow(hop):
                 return verdicts
@@ -162,8 +162,9 @@ class Judge:
         return self._fault(name, hop, f"it has received nothing for {idle:.0f} s", "stalled")
 
     def _slow(self, hop: Hop) -> list[Verdict]:
-        """Far slower than the host before it, whose data it lacks; than another was in its place; or than two others
-        were, once no other host is waited for."""
+        """Judges a hop that is far slower than a usual rate. That is the rate of its sender, or of the host that was
+        first before the trial. Once all others are done, moved or served by the source, it is the second best of their
+        rates."""
         sender = self._chain.hops.get(self._chain.sender_of(hop.name))
         others = [one for one in self._chain.hops.values() if one is not hop]
         if not any(not (one.done or one.moves or one.direct) for one in others) and len(others) > 1:
@@ -192,7 +193,7 @@ class Judge:
         if first.done or second.done or rate is None or first.left / max(rate, 1.0) < TRIAL_LEFT_SECONDS:
             return []
         if first.position - second.position > LAG_BYTES:
-            return []  # it is not the first one's rate that all the others have
+            return []  # the second host is slower than the first, so the first does not hold it up
         self._tried, self._first = True, (first.name, rate)
         self._chain.to_end(first)
         return [Verdict(first.name, "last", "another host is first for a while", "trial")]

@@ -1,7 +1,7 @@
-"""Decides the order of sending in a broadcast, and holds what is known of each, without threads and clocks.
+"""Decides the order of sending in a broadcast, and holds the progress of each node. It has no threads and no clocks.
 
-Every node that still needs something receives from the nearest earlier one that is there, done or not; else from the
-source. judge.py decides who is moved."""
+Every node that still needs bytes receives them from the nearest earlier node that is not away, done or not. If there is
+none, it receives them from the source. judge.py decides which nodes are moved."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SOURCE = ""  # no host has this name
 HERE = "this machine"
 RATE_SECONDS = 4.0
 SAMPLE_SECONDS = 0.05
-LEAST_BYTES, LEAST_FILES = 1 << 16, 5  # a trickle is no progress
+LEAST_BYTES, LEAST_FILES = 1 << 16, 5  # less than that is no progress
 MOVES = 3
 CRAWL_FRACTION, CRAWL_COST_SECONDS = 0.25, 8.0
 
 
 @dataclass(frozen=True)
 class Order:
-    """`sender` is to dial `receiver` as link number `epoch`."""
+    """Orders `sender` to dial `receiver`, as link number `epoch`."""
 
     sender: str
     receiver: str
@@ -29,11 +29,12 @@ class Order:
 
 @dataclass
 class Hop:
-    """Holds what is known of a node. position: the first byte that it lacks. received: bytes so far; todo: bytes in
-    all. counted, files: bytes and files in place when `grown` was set.
+    """Holds the progress of a node. position: the first byte that it lacks. received: bytes so far; todo: bytes in
+    all. counted, files: bytes received and files in place when `grown` was set. moves: how often it was moved to the
+    end.
 
-    Times are monotonic seconds. heard: the time of its last message; grown: when bytes last came; linked: when it last
-    got another sender. best: the most bytes a second that it ever received."""
+    Times are monotonic seconds. heard: the time of its last report; grown: of its last progress; linked: of its last
+    change of sender; began: of its first bytes. best: its highest rate so far, in bytes a second."""
 
     name: str
     todo: int
@@ -57,14 +58,14 @@ class Hop:
         return max(0, self.todo - self.received)
 
     def rate(self) -> float | None:
-        """Bytes a second over the last RATE_SECONDS; None while that is not known yet."""
+        """Returns the bytes a second over the last RATE_SECONDS; None while that is not known yet."""
         if not self.samples or self.samples[-1][0] - self.samples[0][0] < RATE_SECONDS * 0.9:
             return None
         (t0, r0), (t1, r1) = self.samples[0], self.samples[-1]
         return (r1 - r0) / (t1 - t0)
 
     def usual(self) -> float:
-        """Bytes a second in its best time; 0.0 where that is not known."""
+        """Returns the bytes a second in its best time; 0.0 if that is not known."""
         long_enough = self.began is not None and self.grown - self.began >= 0.5
         return max(self.best, self.received / (self.grown - (self.began or 0.0)) if long_enough else 0.0)
 
@@ -76,10 +77,11 @@ class Hop:
 
 
 class Chain:
-    """members: (name, bytes it lacks) of the nodes that lack something, in inventory order. limit: bytes a second of
-    the source, where that is limited by wish.
+    """Holds the nodes in the order of sending. members: (name, bytes it lacks) of the nodes that lack something, in
+    inventory order. limit: bytes a second of the source, if the user limits it.
 
-    hops: in the order of the chain. links: by receiver. Calls change the chain at once; orders() has what follows.
+    hops: in the order of the chain. links: by receiver. Methods change the order at once; orders() returns the links
+    that must change after that.
     """
 
     def __init__(self, members: Sequence[tuple[str, int]], now: float, limit: int | None = None) -> None:
@@ -92,7 +94,7 @@ class Chain:
 
     # -- who is where --------------------------------------------------------------------------------------
     def orders(self) -> list[Order]:
-        """Returns what must change so that every host in need has a sender."""
+        """Returns the new links that are needed so that every host that is not done has its sender."""
         changed, before = [], SOURCE
         for hop in self.hops.values():
             if hop.away:
@@ -103,7 +105,7 @@ class Chain:
                 self._epoch += 1
                 self.links[hop.name] = Order(sender, hop.name, self._epoch)
                 changed.append(self.links[hop.name])
-                # its speed after another sender does not count against it
+                # its rate from its earlier sender does not count against it
                 hop.samples.clear()
                 hop.linked = self.now
             if not hop.direct:
@@ -117,7 +119,8 @@ class Chain:
         return [hop for hop in self.hops.values() if not (hop.away or hop.direct)]
 
     def to_end(self, hop: Hop) -> bool:
-        """Have no host depend on a hop; False where none does, or it was moved too often."""
+        """Moves a hop to the end, so that no host depends on it. Returns False if it is there, or was moved too
+        often."""
         if hop.moves >= MOVES or hop is self.in_row()[-1]:
             return False
         hop.moves += 1
@@ -125,13 +128,13 @@ class Chain:
         return True
 
     def remove(self, name: str) -> None:
-        """Take a hop out for good."""
+        """Removes a hop from the chain."""
         self.hops.pop(name, None)
         self.links.pop(name, None)
 
     # -- what is known of them -----------------------------------------------------------------------------
     def heard(self, name: str, position: int, received: int, now: float, placed: int = 0) -> bool:
-        """A hop's report on how far it is; whether it was away."""
+        """Records a hop's report on its progress. Returns whether the hop was away."""
         hop = self.hops.get(name)
         if hop is None:
             return False
@@ -156,12 +159,12 @@ class Chain:
         return was_away
 
     def sent(self, sender: str, count: int, now: float) -> None:
-        """`sender` has got rid of `count` bytes so far."""
+        """Records that `sender` has sent `count` bytes so far."""
         if count > self._sent.get(sender, (-1, now))[0]:
             self._sent[sender] = count, now
 
     def takes(self, name: str, now: float, seconds: float) -> bool:
-        """Is true where a hop's sender sent anything lately."""
+        """Returns whether a hop's sender has sent bytes in the last `seconds`."""
         return now - self._sent.get(self.sender_of(name), (0, 0.0))[1] < seconds
 
     def done(self, name: str) -> None:
@@ -169,7 +172,7 @@ class Chain:
             self.hops[name].done = True
 
     def forgive(self, seconds: float) -> None:
-        """This machine was held up for so long: no host is to blame for that time."""
+        """Moves all times on by `seconds`: the head itself was held up, and no host is to blame for that time."""
         for hop in self.hops.values():
             hop.heard, hop.grown, hop.linked = hop.heard + seconds, hop.grown + seconds, hop.linked + seconds
             hop.began = None if hop.began is None else hop.began + seconds

@@ -1,4 +1,4 @@
-"""The host that has everything, as the head sees it: this machine, or a node (node/delivery/chain/first)."""
+"""Sends the files of a broadcast: from this machine, or from a node that has them (node/delivery/chain/first)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POLL_SECONDS = 0.5
 
 
 class Here(Reader):
-    """This machine. roots: of each target."""
+    """Sends files from this machine. roots: the path of each source."""
 
     name = HERE
 
@@ -51,8 +51,8 @@ class Here(Reader):
 
 
 def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
-    """Is true where one folder can hold these entries: no path twice, each below folders. Where the folder has no mode,
-    they must be one file. A receiver of an impossible list would be blamed for it."""
+    """Returns whether one folder can hold these entries: no path twice, each below folders. Without a mode, they must
+    be one file. A receiver of an impossible list would be blamed for it."""
     if mode is None:
         return [(path, kind) for path, kind, *_ in entries] == [("", "f")]
     kinds = {path: kind for path, kind, *_ in entries}
@@ -61,7 +61,7 @@ def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
 
 
 class There:
-    """A node: `read` what it has, then `follow` it. failed: called when it does not go on."""
+    """Has a node send its files. Call read() for its manifest, then follow() to receive its messages."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class There:
         raise HostFailed("it ended early", host=self._host.name, kind="protocol")
 
     def read(self) -> Manifest:
-        """Returns what it has of each path. Raises FleetError."""
+        """Returns the manifest of the node's paths. Raises FleetError."""
         trees = [self._tree(path) for path in self._paths]
         self._count = sum(len(tree.by_path) for tree in trees)
-        self._watchdog.limit = math.inf  # from here on the judge sees who gets nowhere
+        self._watchdog.limit = math.inf  # from here on the judge finds the hosts that make no progress
         return Manifest.of(trees)
 
     def _tree(self, path: str) -> Tree:
@@ -119,7 +119,8 @@ class There:
         return replace(tree, root=Path(path))
 
     def follow(self, failed: Callable[[FleetError], None]) -> None:
-        """Take what it reports, in a thread, until the end."""
+        """Starts a thread that receives the node's messages until the end. failed: called with the error if it
+        fails."""
 
         def run() -> None:
             try:
@@ -168,7 +169,7 @@ Source = Here | There
 
 
 def ways(member: Member) -> list[Way]:
-    """Returns where this machine can dial a member, best first."""
+    """Returns the ways by which this machine can dial a member, the best one first."""
     direct = [way(address, port) for address, port in member.addresses]
     if member.session is None:
         return direct
@@ -177,7 +178,7 @@ def ways(member: Member) -> list[Way]:
 
 
 def _through(session: Session, member: Member) -> socket.socket:
-    """A socket whose other end is the node's listener, by a program there."""
+    """Returns a socket that a program on the node connects to the node's listener."""
     try:
         channel = session.start(bootstrap(session.host))
         channel.send(packed("ports.tunnel", {"addresses": member.own_addresses}))

@@ -1,4 +1,4 @@
-"""Runs a broadcast: a conversation with every host and with the source, all at once, and one report."""
+"""Runs a broadcast: converses with every host and with the source at once, and makes one report."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ FDS_PER_HOST = 2
 
 @dataclass(frozen=True)
 class Item:
-    """One PATH:DEST. source: an absolute path on the head, or where the origin has it. dests: host name -> path there
-    ("~" is the node's)."""
+    """Holds one PATH:DEST. source: an absolute path on the head, or the path on the origin. dests: host name -> path on
+    that host ("~" is the node's)."""
 
     source: Path
     dests: Mapping[str, str]
@@ -44,9 +44,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """limit: bytes a second that leave the source, None for no limit. origin: the
-    host that has the files; None: this machine. copy_unsafe_links: what links that lead out lead to goes in their
-    place. force, keep, hint: as in mirror.Mirror."""
+    """Holds the plan of a broadcast. limit: bytes a second that leave the source; None: no limit. origin: the host that
+    has the files; None: this machine. copy_unsafe_links: links that lead out of the source are replaced by their
+    targets. force, keep: as in Sync. hint: as in mirror.Mirror."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
@@ -59,10 +59,11 @@ class Broadcast:
 
 
 def run(plan: Broadcast, runtime: Runtime) -> Report:
-    """Copies the plan's files to all hosts. Results carry {"to": [path], "files", "bytes", ...}: what was received.
+    """Copies the plan's files to all hosts. A result holds what its host received: {"to": [path], "files", "bytes",
+    ...}.
 
-    Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be
-    reached are left out; a host that refuses (no room, no right) keeps everything from being sent.
+    Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be reached
+    are left out. If a host refuses (no room, no right), nothing is sent to any host.
     """
     report = _run(plan, runtime)
     refused = [r for r in report.results if r.error is not None and r.error.kind == own_files.KIND]
@@ -185,7 +186,7 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
         try:
             while not coordinator.over.wait(TICK_SECONDS) and not runtime.cancel.is_set():
                 coordinator.tick()
-        except Exception as error:  # unwatched, a broadcast may never end
+        except Exception as error:  # without ticks, a broadcast may never end
             here = Host("this machine", "localhost")
             coordinator.abort(failed(here, error).error or HostFailed(str(error)))
 

@@ -44,7 +44,7 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
 
 def _download(version: str, folder: Path, runtime: Runtime) -> None:
     with fresh(folder.with_name(f".{folder.name}.new")) as work:
-        # pip would run its setup.py for its metadata: that is for the node that builds it
+        # pip would run its setup.py for its metadata; only the building node may run that
         only_source = ["--no-binary", "deepspeed", "--no-deps", "--progress-bar", "off"]
         printed = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
         if printed is not None:

@@ -1,4 +1,4 @@
-"""`fleet get`: files of the nodes on the head: checkpoints, results, profiles."""
+"""Plans and runs `fleet get`, which fetches files from the nodes to the head: checkpoints, results, profiles."""
 
 from __future__ import annotations
 
@@ -65,12 +65,13 @@ class HostRequest:
 
 
 def plan(inventory: Inventory, request: Get) -> GetPlan:
-    """Pure."""
+    """Returns the plan. Pure."""
     return GetPlan(inventory, request)
 
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
-    """A host that has no such path is no failure, unless none has. data of each host: files, bytes, same, to."""
+    """Fetches the files. A host without the path is no failure, unless all lack it. Each result has files, bytes, same
+    and to."""
     answers, silent = _answers(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in answers)
     if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
@@ -110,7 +111,7 @@ def _run(
 
 
 def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
-    """No file to fetch is there."""
+    """Returns the error if no host has a file to fetch."""
     if of_run:
         wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
         return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
@@ -130,9 +131,9 @@ def _bring(
     senders: Senders,
     flat: bool,
 ) -> dict[str, Result]:
-    """Receives what the hosts have. Once all of them have reported what is in the way on this machine, it is put in its
-    place."""
-    alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # they would share a stage
+    """Fetches the files of the hosts. They are put in place once it is known for all hosts which files on this machine
+    are in the way."""
+    alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # two gets would share a stage
     with alone, contextlib.closing(Ground(plan.to)) as ground:
         places = {
             host: Place(ground, host, answers[host].name if flat else f"{host}/{answers[host].name}", tree)
@@ -160,8 +161,8 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
 
 
 def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: Senders) -> None:
-    """Replaces what is on this machine and did not come from get only with the user's consent. Raises UsageError, and
-    replaces nothing, without it."""
+    """Asks the user whether files on this machine that did not come from get may be replaced. Raises UsageError if not:
+    nothing is replaced."""
     found = dict[str, dict[str, str]]()
     for host, place in places.items():
         with as_host_failure(host):
@@ -170,7 +171,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: 
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
-    senders.close() if not plan.request.force else None  # they begin again: it is not known how long an answer takes
+    senders.close() if not plan.request.force else None  # closed meanwhile: the user may take long to answer
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []
         line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
@@ -182,7 +183,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: 
 def _receive(
     plan: GetPlan, runtime: Runtime, answers: Mapping[str, HostRequest], places: Mapping[str, Place], senders: Senders
 ) -> dict[str, Result]:
-    """From the hosts into the stage, and from there to its place."""
+    """Receives files from the hosts into the stage, and moves them to their places."""
 
     def bring(host: Host) -> Received:
         received = Received(host, answers[host.name].spec, places[host.name], senders)
@@ -192,7 +193,7 @@ def _receive(
 
     hosts = tuple(host for host in plan.hosts if host.name in places)
     came, failures = answers_of(hosts, runtime, bring, "receiving")
-    if runtime.cancel.is_set():  # what came stays staged
+    if runtime.cancel.is_set():  # received files stay staged
         return failures | {host.name: failed(host, KeyboardInterrupt()) for host in hosts if host.name in came}
     named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
     for (what, *paths), names in grouped(named).items():
@@ -230,7 +231,8 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
 
 
 def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, HostRequest], list[Result]]:
-    """(what is requested of each host; of a run only its own hosts are, those that may be of it and did not answer)."""
+    """Returns (the request to each host; results of the hosts that may belong to the run and did not answer). For a
+    run, only its own hosts get a request."""
     follows = plan.request.copy_unsafe_links
     if not plan.request.is_path:
         runs, answers = find(plan.inventory, runtime, live=False)
@@ -240,7 +242,7 @@ def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, HostRequest], l
         except UsageError:
             alike = [run_id for run_id in known if run_id.startswith(plan.what)]
             if alike and not any(is_part_of_name(plan.what, run_id) for run_id in alike):
-                raise  # which it is of several
+                raise  # the argument fits several runs
         else:
             if not is_part_of_name(plan.what, run_id):
                 run = chosen(run_id, runs, answers, plan.request.runs)

@@ -20,7 +20,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Watchdog
 from fleet.transport.program import Program
 
-SILENCE_SECONDS = 60.0  # the head reads no frames while it hashes a file that it has already
+SILENCE_SECONDS = 60.0  # the head reads no frames while it hashes a file that it already has
 Output = TypedDict("Output", {"event": Literal["output"], "data": bytes})
 End = TypedDict("End", {"event": Literal["end"]})
 Message = Giving | Output | End
@@ -28,7 +28,7 @@ Message = Giving | Output | End
 
 class Sender:
     """Runs the program `delivery.give` on a host and reads its list of files: `tree` and `left_out`, as listed()
-    returns them. everything: leave out no repositories. Calling `messages` reads what the program sends afterwards."""
+    returns them. everything: leave out no repositories. messages(): reads the messages after the list."""
 
     def __init__(self, host: Host, spec: GiveSpec, runtime: Runtime, everything: bool) -> None:
         with contextlib.ExitStack() as opened:
@@ -43,15 +43,15 @@ class Sender:
 
 
 class Senders:
-    """Holds a Sender for each host. stay: each stays open after its list of files, which takes a connection to all
-    hosts at once. Without it each is closed, and open() starts a new one."""
+    """Holds a Sender for each host. stay: each stays open after its list of files, so all hosts are connected at once.
+    Without it each is closed after its list, and open() starts a new one."""
 
     def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
         self.runtime, self.stay, self.everything = runtime, stay, everything
         self._open = dict[str, Sender]()
 
     def list_files(self, host: Host, spec: GiveSpec) -> Sender:
-        """Returns the host's Sender, for its list of files: it is closed already unless `stay`."""
+        """Returns the host's Sender with its list of files. It is already closed unless `stay`."""
         sender = self._open[host.name] = self.open(host, spec)
         if not self.stay:
             self._open.pop(host.name).close()
@@ -87,7 +87,7 @@ def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: b
     path = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in path.split("/") if part not in ("", ".")]
     mismatch = bool(parts) and parts != list(tree.root.parts)[-len(parts) :]
-    # on the head such a folder would pass for the state of a sync that never took place
+    # on the head, such a folder would look like the state of a sync
     mismatch |= any(entry[1] == "d" and entry[0].endswith(STATE_FOLDERS) for entry in tree.entries)
     if tree.entries or tree.mode is not None:
         mismatch |= not is_tree(tree.entries, tree.mode) or spec["run"] is not None and tree.mode is None

@@ -1,5 +1,5 @@
-"""Names what `get` writes, by the request and by what this machine keeps of a run. Nothing that a node sends is such a
-name."""
+"""Names the files and folders that `get` writes, by the request and by the run's record on this machine. A node's data
+never becomes such a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs 
 
 
 def name_of(path: str) -> str:
-    """Returns the name for a path on a host, as it was requested. Raises UsageError where it has none."""
+    """Returns the name of a requested path on a host. Raises UsageError if the path has no name of its own."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     name = parts[-1] if parts else ""
     if len(parts) == 1 and path[0] == "~":
@@ -28,7 +28,7 @@ def name_of(path: str) -> str:
 
 
 def name_of_run(run_id: str, host: str, requested: str, runs_dir: Path) -> str:
-    """Returns the name of the folder that a run worked in on that host, as this machine knows it; else the run's
+    """Returns the name of a run's working folder on a host, by the run's record on this machine; else the run's
     name."""
     known = read_object(runs_dir / run_id / RUN).get("hosts")
     parts = known if isinstance(known, dict) else {}
@@ -51,12 +51,13 @@ def makes_repository(names: Iterable[str]) -> bool:
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the names in each folder, "" being the one that the paths are relative to."""
+    """Returns the names in each folder. The folder "" is the one that the paths are relative to."""
     return grouped(path.rpartition("/")[::2] for path in paths)
 
 
 def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:
-    """(what is left, what was left out): .git and its like at any depth, and folders that git takes for one."""
+    """Returns (the other entries, the paths that were left out). It leaves out .git and .hg at any depth, and folders
+    that git takes for a repository."""
     entries = tuple(entries)
     paths = {entry[0] for entry in entries}
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}

@@ -1,4 +1,4 @@
-"""The folder that `get` copies something to, held open: what is there already, and how what came gets there."""
+"""Holds open the folder that `get` copies to. Compares its files with a host's, and moves received files into it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE
 from fleet.rules.units import seconds, size_text
 
-COPY = b".copy.fleet-get."  # of a folder for a file that goes to another file system
+COPY = b".copy.fleet-get."  # prefix of a folder for a copy on the destination's file system
 
 
 def _move(staged: bytes, place: bytes) -> None:
-    """Puts a staged file in its place in one step: on another file system by a copy next to it."""
+    """Moves a staged file to its place in one step. On another file system, a copy next to the place is moved."""
     try:
         os.replace(staged, place)
     except OSError as error:
@@ -52,7 +52,7 @@ def _move(staged: bytes, place: bytes) -> None:
 
 @contextlib.contextmanager
 def as_host_failure(host: str | None, hint: str = "once that is mended, get it again: it goes on") -> Iterator[None]:
-    """Names what cannot be done with files here. HostFailed; for no host in particular, UsageError."""
+    """Raises errors of files on this machine as HostFailed, or as UsageError without a host."""
     kind = HostFailed if host else UsageError
     try:
         yield
@@ -64,8 +64,8 @@ def as_host_failure(host: str | None, hint: str = "once that is mended, get it a
 
 
 class Ground:
-    """to: the folder. known: what gets into it put there. is_done: nothing that is staged is of use any more.
-    UsageError where it is not safe to write to."""
+    """Holds the destination folder and its stage. to: the folder. known: the files that earlier gets put into it.
+    is_done: no staged file is needed any more. Raises UsageError if it is not safe to write to the folder."""
 
     def __init__(self, to: Path) -> None:
         self.to, self.is_done = to, False
@@ -76,27 +76,27 @@ class Ground:
         self.known = brought.known_in(to)
 
     def note(self, files: Mapping[str, Sequence[Got]]) -> None:
-        """Keeps on record what is put here; where that cannot be, a later get asks before it replaces it."""
+        """Records the files that are put here. If that fails, a later get asks the user before it replaces them."""
         with contextlib.suppress(OSError, UsageError):
             if files:
                 brought.note(self.to, files)
             else:
-                os.utime(brought.store_of(self.to))  # one of the folders that were got into last
+                os.utime(brought.store_of(self.to))  # keeps the record among the latest ones
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.stage.path) if self.is_done else ():
                 remove_tree(self.stage.at(os.fsencode(name)))
-            os.rmdir(self.top.at(GET_STAGE.encode()))  # where nothing is in it
+            os.rmdir(self.top.at(GET_STAGE.encode()))  # fails, as it should, if the folder is not empty
         os.close(self.stage.top)
         os.close(self.top.top)
 
 
 class Place:
-    """inside: the path in the ground of what one host gives. tree: that. came: its files that have come, as they were
-    read there. staged: where those lie in the stage that are not here already. agreed: paths that may be replaced.
-    alike: files here that may well be the same, and what get knows of them; same: how many files and links here are;
-    settled: files that are as on record, here and there. notes: what is to be on record."""
+    """Holds the place of one host's files. inside: its path in the ground. tree: the host's files. came: files that
+    were received, as the host read them. staged: received file -> its path in the stage, if it is not in place already.
+    agreed: paths that may be replaced. alike: files here that may equal the host's -> their record. same: the number of
+    equal files and links here. settled: files that equal their record, here and on the host. notes: new records."""
 
     def __init__(self, ground: Ground, host: str, inside: str, tree: Tree) -> None:
         self.ground, self.host, self.inside, self.tree = ground, host, inside, tree
@@ -110,17 +110,17 @@ class Place:
         return self.ground.top.at(os.fsencode(self._key(path)))
 
     def _key(self, path: str) -> str:
-        """Returns the key, in the ground, of one of its paths."""
+        """Returns a path of the tree as a path in the ground."""
         return self.inside + ("/" + (path if path.isascii() else os.fsdecode(encode(path))) if path else "")
 
     def _known(self, path: str, info: os.stat_result) -> Got | None:
-        """Returns what get put there, if that is unchanged."""
+        """Returns the record of a file that get put there, if the file is unchanged."""
         known = self.ground.known.get(self._key(path), ())
         return brought.still(self.at(path), known, info) if known else None
 
     def look(self) -> dict[str, str]:
-        """Returns what is in the way on this machine, path -> reason, as far as that is known. It is not known of a
-        file that has not come, and is as long as the one here. Raises HostFailed where consent would not help."""
+        """Returns the files in the way on this machine: path -> text. A file that was not received yet, and has the
+        same size as the one here, does not count yet. Raises HostFailed if consent would not help."""
         self._lacking, self.same = [], 0
         self.alike.clear()
         self.notes.clear()
@@ -129,7 +129,7 @@ class Place:
         if folder is not None and not stat.S_ISDIR(folder.st_mode):
             raise self._refusal(self.ground.to / self.host, "is no folder here")
         top: list[Entry] = [] if self.tree.mode is None else [("", "d", self.tree.mode, 0, 0, "")]
-        # folders first, links last: nothing goes through one
+        # folders first, links last: no file is written through a link
         for entry in top + sorted(self.tree.entries, key=lambda entry: "dfl".index(entry[1])):
             path = entry[0]
             if path in self.settled:
@@ -148,7 +148,7 @@ class Place:
         return found
 
     def check_repositories(self) -> None:
-        """UsageError where a folder here would be a repository of git's, with what is in it already."""
+        """Raises UsageError if a folder here would become a git repository, together with its present contents."""
         for folder, names in by_folder({self.inside, *(self._key(entry[0]) for entry in self.tree.entries)}).items():
             there = set[str]()
             with contextlib.suppress(OSError, Refused):
@@ -165,7 +165,7 @@ class Place:
         return HostFailed(f"{shown(os.fsencode(place))} {what}", hint=hint, host=self.host)
 
     def _is_same(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
-        """Is true where the file on this machine equals the host's, as far as that has come."""
+        """Returns whether the file on this machine equals the host's. A file that was not received yet does not."""
         path, kind, _mode, _size, _mtime, link = entry
         if kind == "d":
             return stat.S_ISDIR(info.st_mode)
@@ -177,7 +177,7 @@ class Place:
         return come.sha256 == (known.sha256 if known is not None else brought.digest_of(self.at(path)))
 
     def _renew(self, path: str, known: Got | None) -> None:
-        """Notes the new times of a file that get put here, so that the next get need not read it."""
+        """Records the host's new times of a file that get put here, so that the next get need not read it."""
         come = self.came.get(path)
         if known is not None and come is not None:
             now = known._replace(version=come.version, host=come.host)
@@ -185,7 +185,7 @@ class Place:
                 self.notes[self._key(path)] = [now]
 
     def _may_go(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
-        """Is true where a file may be replaced without consent, or may turn out to be the same."""
+        """Returns whether a file here may be replaced without consent, or may still prove to be equal."""
         path, kind, _mode, size, mtime, _link = entry
         if stat.S_ISDIR(info.st_mode):
             if not self._is_all_ours(path):
@@ -200,14 +200,15 @@ class Place:
         return known is not None
 
     def _is_all_ours(self, path: str) -> bool:
-        """Is true where get put all files of a folder here."""
+        """Returns whether get put all files of a folder here."""
         key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
         inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
         known = self.ground.known
         return all(brought.still(bytes(each), known.get(f"{key}/{each.relative_to(folder)}", ())) for each in inner)
 
     def lacking(self) -> dict[str, list[Got]]:
-        """Returns what goes on record before it is put in place, and what of get's is there as yet."""
+        """Returns the records to write before files are put in place. Each has the present file of get's, if any, and
+        the new one."""
         found = dict[str, list[Got]]()
         for (path, kind, *_, link), _here, known in self._lacking:
             come, target = self.came.get(path), encode(link)
@@ -218,8 +219,8 @@ class Place:
         return found
 
     def put(self) -> tuple[int, int]:
-        """Puts what look() found lacking in place, each in one step. Returns (files put here, their bytes). Raises
-        HostFailed, OSError."""
+        """Puts each entry that look() found lacking in place, in one step. Returns (files put here, their bytes).
+        Raises HostFailed, OSError."""
         stage, going, files, size = self.ground.stage, self.lacking(), 0, 0
         umask = own_umask()
         if "/" in self.inside and self._lacking:
@@ -245,7 +246,8 @@ class Place:
         return self._refusal(place, "changed meanwhile: it is left as it is", "get it again")
 
     def _clear(self, path: str, place: bytes, kind: str, here: os.stat_result | None) -> None:
-        """Nothing is there any more that cannot be replaced in one step. HostFailed where it is not what look() saw."""
+        """Removes a folder, or a file in the place of a folder: they cannot be replaced in one step. Raises HostFailed
+        if the path has changed since look()."""
         now = lstat(place)
         if (here and version_of(here)) != (now and version_of(now)):
             raise self._changed(place)

@@ -1,4 +1,4 @@
-"""Receives what one host sends, into a stage next to its destination: only what is whole is moved from there."""
+"""Receives the files of one host into a stage next to the destination. Only whole files are moved from there."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fleet.protocol.messages.give import Begin, GiveSpec
 from fleet.rules.units import seconds, size_text
 
 PASSES = 3
-MOST_TRIES = 10  # of a node with a file that changes
+MOST_TRIES = 10  # how often a node reads a file that changes
 KEY = 32  # characters
-# a path, so many bytes of it that are staged, of which version; None: a file here may be the same, of that version
+# (path, number of staged bytes, their version); None for the number: a file here may equal that version
 Wanted = tuple[str, int | None, str | None]
 
 
@@ -38,8 +38,9 @@ def mtime_of(version: str) -> int:
 
 
 class Received:
-    """Fetches what a place lacks into the stage, where each file is called by its path and its version there. growing,
-    gone: its paths that were fetched as far as they went, and not at all. moving: with the quiet files next to each."""
+    """Fetches the files that a place lacks into the stage. The name of a staged file is made of its path and its
+    version on the host. growing: paths of files that grew while they were read. gone: paths that vanished. moving: path
+    of a file that changes all the time -> files next to it that do not."""
 
     def __init__(self, host: Host, spec: GiveSpec, place: Place, senders: Senders) -> None:
         self.spec, self.place, self.senders, self.runtime = spec, place, senders, senders.runtime
@@ -51,7 +52,7 @@ class Received:
         self._shown = 0.0
 
     def bring(self) -> None:
-        """FleetError; what came stays staged."""
+        """Fetches the files. Raises FleetError; received files stay staged."""
         os.makedirs(self.stage.at(os.fsencode(self.host)), 0o700, exist_ok=True)
         wrong = set[str]()
         for _ in range(PASSES):
@@ -64,9 +65,10 @@ class Received:
         raise HostFailed(f"{sorted(wrong)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
 
     def _pass(self, wrong: set[str]) -> set[str]:
-        """One conversation. wrong: paths that did not come as they were read; what is here of them is of no use."""
+        """Runs one conversation with the host. Returns the paths that arrived damaged. wrong: those of the earlier
+        pass, whose staged bytes are not used."""
         with contextlib.closing(self.senders.open(self.of, self.spec)) as sender:
-            if sender.tree is not self.place.tree:  # else all is as it was just looked at
+            if sender.tree is not self.place.tree:  # otherwise look() has just seen this tree
                 self.place.tree = sender.tree
                 self.place.look()
             names = os.listdir(self.stage.at(os.fsencode(self.host)))
@@ -110,14 +112,15 @@ class Received:
         return path, 0, ""
 
     def _key(self, path: str) -> str:
-        """A folder that is a file now has another one."""
+        """Returns the staged name of a path. A folder and a file in the place of that folder have different ones."""
         return hashlib.sha256(encode(f"{self.spec['path']}\0{path}")).hexdigest()[:KEY]
 
     def _at(self, name: str) -> bytes:
         return os.fsencode(f"{self.host}/{name}")
 
     def _few(self, messages: Iterator[Message], rows: list[str], wanted: list[Wanted]) -> set[str]:
-        """Small files, into the stage, and those that are here already; returns which did not come as they were."""
+        """Receives small files into the stage, and the digests of files that may be here already. Returns the paths
+        that arrived damaged."""
         sizes = [int(row.partition(" ")[0] or 0) for row in rows]
         coming = sum(size for size, (_, offset, _) in zip(sizes, wanted, strict=False) if offset is not None)
         what = next(messages) if coming else None
@@ -147,8 +150,8 @@ class Received:
         return again
 
     def _has_come(self, path: str, staged: bytes | None, size: int, mtime: int, sha256: str, version: str) -> bool:
-        """Returns whether what is staged, or else here, is what the node read. Then it goes on record. version: ""
-        where the file grows; size, mtime: of that version."""
+        """Returns whether the staged file, or the one here, equals the one that the node read. If so, records it.
+        version: "" if the file grows. size, mtime: of that version."""
         known = self.place.alike.get(path) if staged is None else None
         at = self.place.at(path) if staged is None else self.stage.at(staged)
         is_right = sha256 == (known.sha256 if known is not None else brought.digest_of(at))
@@ -171,7 +174,7 @@ class Received:
         offset: int | None,
         version: str | None,
     ) -> bool:
-        """One of them, into the stage; whether it came as it was read. what: the first message of it."""
+        """Receives one file into the stage. Returns whether it arrived as the node read it. what: its first message."""
         for _ in range(MOST_TRIES):
             if what.get("index") != number:
                 break
@@ -197,8 +200,8 @@ class Received:
         raise self._mismatch()
 
     def _begin(self, path: str, begun: Begin) -> bytes:
-        """Returns where that version is staged; other versions are removed. Raises HostFailed where there is no room
-        for it."""
+        """Returns the path in the stage for that version, and removes other versions. Raises HostFailed if there is no
+        room for it."""
         staged = (
             self._at(f"{self._key(path)}-{begun['version']}")
             if begun["offset"]
@@ -211,7 +214,7 @@ class Received:
         return staged
 
     def _fresh(self, path: str, version: str) -> bytes:
-        """Returns where a version is staged, and removes what is staged of that file."""
+        """Returns the path in the stage for a version, and removes what is staged of that file."""
         key = self._key(path)
         name = self._staged.pop(key, None)
         if name is not None:
@@ -241,7 +244,7 @@ class Received:
         return what
 
     def not_still(self) -> HostFailed | None:
-        """The error about files that change all the time."""
+        """Returns the error about files that change all the time, or None."""
         if not self.moving:
             return None
         path, quiet = next(iter(self.moving.items()))

@@ -64,7 +64,8 @@ class InitPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Proposal(Report):
-    """Report with the proposed text, None if no host could be probed. rows: host -> column -> text, for the table."""
+    """Reports a proposal. text: the proposed inventory, None if no host could be probed. rows: host -> column -> text,
+    for the table."""
 
     text: str | None = None
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def plan(
 
 
 def _added(given: Inventory, there: Inventory, defaults: Mapping[str, Any]) -> list[Host]:
-    """Returns the given hosts that the inventory `there` has not, with its defaults."""
+    """Returns the given hosts that the inventory `there` lacks, with its defaults."""
     known = {host.name: host for host in there.hosts}
     added = list[Host]()
     for host in given.hosts:
@@ -150,7 +151,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
             runtime.emit(Notice("warning", message, name, hint))
     final = tuple(_result(results[name], plan.inventory.host(name), filled[name], found[name]) for name in filled)
     text = None
-    # without a host that was probed or that setup-ssh could open, there is nothing to add to what was given
+    # if no host was probed, and setup-ssh can open none, there is nothing to add to the given hosts
     if any(result.ok or keyless(result.error) for result in final):
         remarks = {name: each.remark for name, each in found.items()}
         text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)
@@ -171,7 +172,7 @@ def _result(result: Result, before: Host, after: Host, found: choose.HostFinding
 
 
 def keyless(error: FleetError | None) -> bool:
-    """Is true if setup-ssh can give access to the host, or to its gateway."""
+    """Returns whether setup-ssh can give access to the host, or to its gateway."""
     why = error.__cause__ if error is not None and error.kind == "gateway" else error
     return isinstance(why, FleetError) and why.kind == "auth"
 

@@ -24,7 +24,7 @@ from fleet.rules.units import counted
 class Address(NamedTuple):
     """Describes an address at which other hosts might reach a host.
 
-    network: as CIDR, "" where unknown. speed: of the interface, Mbit/s, 0: unknown. leads_here: SSH comes in through
+    network: as CIDR, "" if unknown. speed: of the interface, Mbit/s, 0: unknown. leads_here: SSH from the head uses
     that interface."""
 
     text: str
@@ -99,8 +99,8 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
     """Returns each host's interpreter for training; each has torch. Hosts without any are left out.
 
-    It prefers, in this order: the inventory's interpreter, torch with CUDA just where the host has GPUs, a path that
-    many hosts have in common."""
+    It prefers, in this order: the inventory's interpreter, a torch that has CUDA if and only if the host has GPUs, a
+    path that many hosts have in common."""
     preferred = {name: _preferred(host_facts) for name, host_facts in facts.items()}
     there = {name: [*(facts[name].get("interpreters") or []), preferred[name]] for name in facts}
     with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
@@ -115,8 +115,7 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
 
 
 def _preferred(facts: Facts) -> Interpreter | None:
-    """Returns the interpreter that was requested: the inventory's, or one like the head's. None where it lacks
-    torch."""
+    """Returns the requested interpreter: the inventory's, or one like the head's. Returns None if it lacks torch."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
     if not torch or not path or not version:

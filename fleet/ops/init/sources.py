@@ -95,8 +95,8 @@ def _named(config: SshConfig, source: str, *, fields: bool) -> Given:
 
 
 def _lines(text: str, source: str, old: Inventory | None, taken: Collection[str]) -> Given:
-    """Returns the hosts of a hostfile or of pasted lines. A log-in to a bare address gets a name for logs: node1,
-    ..."""
+    """Returns the hosts of a hostfile or of pasted lines. A log-in to a bare address gets a name: node1, node2 and so
+    on."""
     builder = Builder(source)
     lines = read_lines(text, builder)
     times = Counter(line.name for line in lines)

@@ -37,8 +37,8 @@ def refused(states: Mapping[str, NodeState], head: Head) -> dict[str, ConnectErr
 
 
 def _before(key: str, shown: Mapping[str, str | None], head: Head) -> dict[str, str | None]:
-    """Returns host name -> proof of the inventory's hosts that had the key when they were set up: the proof of now, or
-    else of then."""
+    """Returns host name -> proof, for the inventory's hosts that had the key when they were set up: their present
+    proof, or else the one of that time."""
     traces = {entry.name: head.record.hosts.get(entry.name) for entry in head.plan.node_entries}
     had = {name: trace.shows for name, trace in traces.items() if trace is not None and key in trace.uses}
     now = {name: shown[name] for name in had if name in shown}

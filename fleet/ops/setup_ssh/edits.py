@@ -1,6 +1,6 @@
 """Adds lines to authorized_keys and known_hosts, which hold other lines, too, and removes them again. Pure.
 
-Only transport/ssh/hostkeys decides if a presented key is the right one.
+Only transport/ssh/hostkeys decides whether a presented key is the right one.
 """
 
 from __future__ import annotations

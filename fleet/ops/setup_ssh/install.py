@@ -218,7 +218,7 @@ def wanted_files(
     replaced = plan.request.replace_key
     now |= {use.split()[1].encode() for name, t in head.record.hosts.items() if name not in replaced for use in t.uses}
     for other in reached.values():
-        # a machine that replaced another one: the old one's key is removed
+        # if a machine has replaced another one, the old machine's key is removed
         old = [key.split()[1].encode() for key in other.used if other.plan.name in plan.request.replace_key]
         gone = [blob for blob in old if blob not in now]
         lines = [line for line in mine.files.get("authorized_keys", ()) if edits.blobs(encode(line)) & {*gone}]

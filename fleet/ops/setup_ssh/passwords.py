@@ -158,8 +158,8 @@ AskPassword = Callable[[Sequence[str]], str | None]
 
 @dataclass
 class SetupRuntime(Runtime):
-    """Runtime of setup-ssh. connect: makes a transport that uses passwords. passwords: the known ones. confirm: asks
-    the user to confirm host keys. ask_password: asks the user for the password of hosts."""
+    """Extends Runtime for setup-ssh. connect: makes a transport that uses passwords. passwords: the known ones.
+    confirm: asks the user to confirm host keys. ask_password: asks the user for the password of hosts."""
 
     connect: Connect = lambda password_for: SshTransport(password_for=password_for)
     passwords: Passwords = field(default_factory=Passwords)

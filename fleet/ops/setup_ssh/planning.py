@@ -39,7 +39,7 @@ class HostPlan:
 
     @property
     def dialled(self) -> str:
-        """Returns its only name in this machine's known_hosts, which is of the address that fleet connects to."""
+        """Returns its only name in this machine's known_hosts: the address that fleet connects to."""
         return self.endpoint.known_name
 
     @property

@@ -47,7 +47,7 @@ class Trace:
     "TYPE BLOB" of a pair that fleet made, "" if it was about to make it. modes: file -> (old mode, new mode).
 
     kept: files that existed and were empty, ".ssh" if it existed, and notes on files without a final newline; None: not
-    read yet. needs: name -> lines that this inventory relies on, added by whichever inventory. uses: keys ("TYPE BLOB")
+    read yet. needs: name -> lines that this inventory relies on, added by any inventory. uses: keys ("TYPE BLOB")
     that it relies on. at: name -> the real file, with its machine. leaving: the undo has begun, which removes
     authorized_keys last. shows: the sha256 of the private half of its key. address, user: of the account."""
 
@@ -126,7 +126,7 @@ class Record:
         self.source = source
         self.head = Trace()
         self.hosts: dict[str, Trace] = {}
-        self.others: list[Record] = []  # of the other inventories on this head, even if those are gone
+        self.others: list[Record] = []  # records of the other inventories on this head, even of removed ones
         self._lock = threading.Lock()
 
     @classmethod
@@ -211,7 +211,7 @@ class Record:
             def dump(trace: Trace) -> dict[str, Any]:
                 files = {name: {"lines": numbers(lines)} for name, lines in sorted(trace.files.items())}
                 needs = {name: numbers(lines) for name, lines in sorted(trace.needs.items())}
-                rest = plain(replace(trace, files={}, needs={}, uses=[]))  # lines are too many to walk through twice
+                rest = plain(replace(trace, files={}, needs={}, uses=[]))  # without the lines, which are many
                 return {**rest, "files": files, "needs": needs, "uses": numbers(trace.uses)}
 
             document = {

@@ -100,7 +100,7 @@ def undo_head(home: Path, record: Record, runtime: Runtime) -> list[str]:
 
 
 def _may_go(path: Path, ssh: Path, runtime: Runtime) -> bool:
-    """Is true if a key that fleet made may be removed. If known_hosts has other hosts, the user decides."""
+    """Returns whether a key that fleet made may be removed. If known_hosts has other hosts, the user decides."""
     if not path.exists() or not edits.knows_hosts(files.read(ssh / "known_hosts")):
         return True
     if runtime.ask(f"Remove {path}, which fleet made? It may let you in to hosts that fleet did not set up"):

@@ -25,8 +25,8 @@ from fleet.transport.ssh.keys import AGENT_HINT, Agent
 HEAD = "head"
 NO_KEY = "it has no key of its own"
 CHECKING = "checking that every host reaches every other"
-# AT_ONCE: ssh processes of all sources. Each costs about ten ms of CPU on both ends, and sshd drops new connections
-# from the tenth on (MaxStartups). LANES: of one node
+# AT_ONCE: ssh processes of all sources together. Each costs about ten ms of CPU on both ends, and sshd drops new
+# connections from the tenth on (MaxStartups). LANES: ssh processes of one node
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8

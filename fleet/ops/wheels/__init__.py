@@ -1,4 +1,5 @@
-"""`fleet sync --wheels`: the same wheels in every node's interpreter, or a clear list of who has what."""
+"""Plans and runs `fleet sync --wheels`, which installs the same wheels into every node's interpreter. If some host
+cannot take them, it installs none, and reports which host has which wheels."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WheelsPlan(OnHosts):
-    """source: the request's. kind: "folder", "wheel" or "requirements". hint: how to replace what the hosts have."""
+    """Holds the plan. source: the path in the request. kind: "folder", "wheel" or "requirements". hint: the command
+    line that replaces other versions on the hosts."""
 
     request: SyncWheels
     source: Path
@@ -43,7 +45,7 @@ class WheelsPlan(OnHosts):
 
     @property
     def pythons(self) -> dict[str, str | None]:
-        """Host name -> what the inventory names as its interpreter, None for python3 on the PATH."""
+        """Returns host name -> its interpreter in the inventory, None for python3 on the PATH."""
         return {host.name: host.python for host in self.inventory.hosts}
 
     def describe(self) -> dict[str, Any]:
@@ -61,8 +63,7 @@ class WheelsPlan(OnHosts):
 
 
 def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
-    """Returns the plan of what is installed where. Raises UsageError where the source is missing, an sdist, or would
-    run code on the head."""
+    """Returns the plan. Raises UsageError if the source is missing, is an sdist, or would run code on the head."""
     source = Path(request.source)
     if source.name.endswith(SDISTS) and source.is_file():
         raise sdist_refused(source)
@@ -76,8 +77,9 @@ def plan(inventory: Inventory, request: SyncWheels) -> WheelsPlan:
 
 
 def run(plan: WheelsPlan, runtime: Runtime) -> Report:
-    """Ask, check, carry, install, verify. Nothing is sent before every host could take all of it, and nothing is
-    installed before every host has it. Results carry {"python", "wheels": {name: "installed" | "there" | ...}}."""
+    """Queries and checks the hosts, then copies, installs and verifies the wheels. Sends nothing before every host can
+    take all wheels, and installs nothing before every host has them. Results carry {"python", "wheels": {name:
+    "installed" | "there" | ...}}."""
     inventory, stopped = plan.inventory, runtime.cancel.is_set
     wheels: Sequence[Wheel] = ()
     if plan.kind != "requirements":
@@ -106,11 +108,12 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
 
 
 class _NoneInstalled(Exception):
-    """Some host cannot: nothing is done on any. Its argument: the results of all hosts."""
+    """Is raised if some host cannot take the wheels, so that nothing is done on any. Its argument: the results of all
+    hosts."""
 
 
 def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> Facts:
-    """host name -> facts, of all hosts."""
+    """Returns host name -> facts, for all hosts. Raises _NoneInstalled if a host failed."""
     answers = node.ask(inventory, wheels, runtime, judge=judge)
     facts = {r.host: r.read(HasFacts).facts for r in answers if r.ok}
     _all_or_none(inventory, {r.host: r for r in answers if not r.ok}, wheels, facts)
@@ -118,7 +121,7 @@ def _ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, jud
 
 
 def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, force: bool = False) -> None:
-    """Stop here when any host cannot take the wheels."""
+    """Raises _NoneInstalled if any host cannot take the wheels."""
     bad = {
         name: Result(name, False, error=error, answer=HasWheels(wheels=node.states(found, wheels)))
         for name, found in facts.items()
@@ -128,7 +131,7 @@ def _refuse(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts, force: 
 
 
 def _all_or_none(inventory: Inventory, bad: Mapping[str, Result], wheels: Sequence[Wheel], facts: Facts) -> None:
-    """Stop here when any host failed."""
+    """Raises _NoneInstalled if any host failed. bad: host name -> its failure."""
     if bad:
         rest = {n: _held(n, bad, "nothing was sent", node.states(facts[n], wheels)) for n in facts if n not in bad}
         raise _NoneInstalled(tuple({**rest, **bad}[name] for name in inventory.names))
@@ -152,10 +155,10 @@ def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> dict[
 
 
 def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> tuple[Result, ...]:
-    """Carry what is lacking and install it, one sync of these wheels at a time."""
+    """Copies and installs the missing wheels, one sync of these wheels at a time."""
     inventory, name = plan.inventory, digest_of_set(wheels)
     with turn(name, "another sync of these wheels", runtime) as waited:
-        if waited:  # the sync before us may have sent them
+        if waited:  # the earlier sync may have installed them
             facts = _ask(inventory, wheels, runtime)
         _refuse(inventory, wheels, facts, plan.request.force)
         _consent(plan, wheels, facts, runtime)
@@ -172,7 +175,8 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
 
 
 def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> None:
-    """Shows what would be replaced, and asks. Wheels that were given are wanted: only torch and CUDA count of them."""
+    """Shows the packages that would be replaced, and asks the user. If the user gave the wheels, only torch and CUDA
+    packages count."""
     replacing = grouped((each, host) for host, found in facts.items() for each in replaced(found, wheels).items())
     text = "; ".join(
         f"replaces {name} {versions} on {fold(hosts)}"
@@ -190,7 +194,8 @@ def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: R
 def _send(
     inventory: Inventory, wheels: Sequence[Wheel], name: str, facts: Facts, runtime: Runtime
 ) -> dict[str, Result]:
-    """Carry what some hosts lack to these; their results if any of them failed, else {}."""
+    """Copies the missing wheels to the hosts that lack some. Returns the results of these hosts if any failed, else
+    {}."""
     have = {host: node.states(found, wheels) for host, found in facts.items()}
     wanted = [w for w in wheels if any(states[w.name] != "there" for states in have.values())]
     lacking = [h for h in inventory.hosts if any(have[h.name][w.name] != "there" for w in wanted)]

@@ -1,5 +1,5 @@
-"""Runs the node side of wheels: reads the interpreter, fills the folder of wheels, and installs. The folder is named by
-its content and by the head that it is from."""
+"""Runs the node side of wheels: reads the interpreter, fills the folder of wheels, and installs. The folder's name is
+made of its content and its head."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from fleet.transport.program import call
 
 ANSWER_SECONDS = 60.0
 LOCK_SECONDS = 600.0
-# what a broadcast reports of a host that may get them all the same: a sync needs no connection but that of SSH
+# errors of a broadcast after which a sync may still reach the host: it needs only the SSH connection
 CHAIN_KINDS = ("unreachable", "slow", "stalled")
-# From here on hosts hand it on to each other; below it, starting that costs more than it saves.
+# Larger sets are sent by a broadcast. For smaller ones, its start costs more than it saves.
 CHAIN_BYTES = 32 << 20
 
 
@@ -51,8 +51,8 @@ def _refused(failure: Failed) -> HostFailed:
 
 
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
-    """Every host's interpreter and what it has of the wheels, as data["facts"]; nothing is changed. judge: also what
-    its pip takes and what else is installed, which costs it an import of pip."""
+    """Returns, as HasFacts, each host's interpreter and the state of the wheels there. Changes nothing. judge: also the
+    tags of its pip and all installed packages, for which the host imports pip."""
     requested = [wheel.identity_of() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
@@ -80,17 +80,18 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
 
 
 def states(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> dict[str, str]:
-    """wheel's name -> what this node has of it."""
+    """Returns wheel's name -> its state on this node."""
     return {w.name: s["state"] for w, s in zip(wheels, facts["states"], strict=False)}
 
 
 def lacking(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> list[Wheel]:
-    """The wheels that this node does not have as they are, or has never imported."""
+    """Returns the wheels that this node does not have unchanged, or has never imported."""
     return [w for w, s in zip(wheels, facts["states"], strict=True) if s["state"] != "there" or not s["verified"]]
 
 
 def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel], force: bool) -> PreflightError | None:
-    """Why nothing can be installed into this interpreter, known before anything is sent; None where it can."""
+    """Returns the error that the wheels cannot be installed into this interpreter, or None. It needs nothing to be sent
+    before."""
     todo = [w for w, s in zip(wheels, facts["states"], strict=True) if s["state"] != "there"]
     python = facts["executable"]
     if facts["pip"] is None:
@@ -136,8 +137,8 @@ def install(
     runtime: Runtime,
     import_seconds: float,
 ) -> tuple[Result, ...]:
-    """Install the carried wheels on every host of the inventory. folder: where they lie there. facts: by host name.
-    Its answer is what a host has in the end, "unknown" where it was lost before it could report."""
+    """Installs the copied wheels on every host of the inventory. folder: their folder there. facts: by host name. A
+    result has the state of each wheel after that: "unknown" if the host was lost before its report."""
     mine = {host.name: lacking(facts[host.name], wheels) for host in inventory.hosts}
     lost = {name: states(facts[name], wheels) | {w.name: "unknown" for w in some} for name, some in mine.items()}
 
@@ -172,7 +173,7 @@ def install(
     return tuple(r if r.answer else replace(r, answer=HasWheels(wheels=lost[r.host])) for r in results)
 
 
-# also what unfinished syncs left
+# removes also the folders of unfinished syncs
 CLEAN = (
     f'cd ~/{HOME}/"$0" 2>/dev/null && rm -rf -- "$1" ".$1{CODE_STATE}" ".$1{DATA_STATE}" && '
     f"find . -maxdepth 1 -mtime +7 -name '*{'?' * 24}-{'?' * 8}*' -exec rm -rf -- {{}} +"
@@ -180,19 +181,20 @@ CLEAN = (
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:
-    """Names a set of wheels by what is in it."""
+    """Returns the name of a set of wheels, made of its content."""
     text = "\n".join(sorted(f"{w.sha256} {w.path.name}" for w in wheels))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def folder_of(name: str, kind: str = WHEELS) -> str:
-    """Returns where what is carried by that name lies on the hosts; other heads have other folders."""
+    """Returns the folder on the hosts for files that are sent by that name. Each head has its own."""
     return f"~/{HOME}/{kind}/{name}-{head_id()}"
 
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
-    """Copies exactly these wheels to folder_of(name) on every host of the inventory. A second call by the same name
-    sends what is missing; files are verified by digest before they have their name. The caller has its turn."""
+    """Copies exactly these wheels to folder_of(name) on every host of the inventory. A second call with the same name
+    sends only missing ones. A file gets its name after its digest was verified. The caller must hold the lock of that
+    name."""
     with fresh(cache() / "wheels" / f"send-{name}") as stage:
         for wheel in wheels:
             source, target = wheel.path.resolve(), stage / wheel.path.name
@@ -205,7 +207,8 @@ def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Run
 
 
 def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
-    """Removes the carried files where they were installed or loaded; what fails is left to the next time."""
+    """Removes copied files from the hosts that have installed or loaded them. Ignores failures: the next call removes
+    the rest."""
     if there.hosts and not runtime.cancel.is_set():
         request = Exec(("sh", "-c", CLEAN, *folder.split("/")[-2:]), timeout=60.0)
         quiet = Runtime(runtime.transport, runtime.fanout, cancel=runtime.cancel)
@@ -213,8 +216,8 @@ def forget(there: Inventory, folder: str, runtime: Runtime) -> None:
 
 
 def bring(hosts: tuple[Host, ...], folder: Path, there: str, size: int, runtime: Runtime) -> tuple[Result, ...]:
-    """Makes `there` on every host what `folder` is, `size` bytes. If a host failed by itself, no other host that the
-    broadcast did not reach gets a copy from here either."""
+    """Makes the folder `there` on every host equal to `folder`, which has `size` bytes. Hosts that the broadcast did
+    not reach get their own copy, unless a host failed for another reason."""
     done: dict[str, Result] = {}
     if size >= CHAIN_BYTES and len(hosts) > 1:
         item = Item(folder, {h.name: there for h in hosts})

@@ -1,5 +1,5 @@
-"""pip on the head. Its interpreter may start no other program, so that no package's setup runs on this machine: neither
-for a requirement, nor for what a wheel or an index names as a dependency."""
+"""Runs pip on the head. Its interpreter may start no other program, so that no package's setup runs on this machine:
+neither that of a requirement, nor that of a dependency which a wheel or an index names."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def run_pip(
     sources: Path | None = None,
     hosts: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Runs pip in `folder`, with the user's own configuration. Returns None when all is well, else what it printed.
+    """Runs pip in `folder`, with the user's own configuration. Returns None if it succeeds, else its output.
 
-    sources: a folder; the first source archive that pip fetches is put there as it is, and pip ends well.
-    hosts: what it resolves for: {"site": a folder of their metadata, "markers", "tags", ...}.
-    Raises Interrupted, and UsageError where there is no pip.
+    sources: a folder; the first source archive that pip fetches is copied there unchanged, and pip then succeeds.
+    hosts: the hosts that it resolves for: {"site": a folder of their metadata, "markers", "tags", ...}.
+    Raises Interrupted, and UsageError if there is no pip.
     """
     given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
     absolute = {name: " ".join(os.path.abspath(w) if os.path.exists(w) else w for w in given[name]) for name in given}
@@ -56,7 +56,8 @@ def run_pip(
 
 
 def _where_pip_is() -> list[str]:
-    """Returns the folders that fleet's own interpreter needs for the PATH's pip: none where it has one itself."""
+    """Returns the folders that fleet's own interpreter needs to import the pip on the PATH; none if it has a pip
+    itself."""
     if importlib.util.find_spec("pip") is not None:
         return []
     program = shutil.which("pip3") or shutil.which("pip")
@@ -94,8 +95,8 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def _resolve_for(site: str, markers: dict[str, str], tags: list[str], **_: object) -> None:
-    """Has pip download what another interpreter lacks. pip has options for its version alone: the rest is put in place
-    before the modules are loaded that use it."""
+    """Makes pip download the packages that another interpreter lacks. pip has an option only for the version of that
+    interpreter. Its packages, markers and tags are set before the modules that use them are loaded."""
     from pip._internal import metadata
 
     installed = metadata.get_environment([site])

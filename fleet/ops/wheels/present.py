@@ -1,5 +1,5 @@
-"""The distributions that hosts have, as wheels are resolved and checked against them. They come from peers: names,
-versions and requirements are parsed, metadata is written again, and no path or URL in them is used."""
+"""Reads the distributions that hosts report, so that wheels can be resolved and checked against them. Nodes are not
+trusted: names, versions and requirements are parsed, metadata is written again, and no path or URL in them is used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fleet.ops.wheels.wheel import Wheel
 from fleet.protocol.messages.wheels import Dist
 
 Facts = Mapping[str, Any]
-# torch, and what it is built with
+# torch, and the packages that it is built with
 HELD = re.compile(r"torch|triton|pytorch-triton.*|(nvidia|cuda)-.+")
 Present = Mapping[str, Dist]
 Environment = tuple[tuple[str, str], ...]
 
 
 def present(found: Facts) -> dict[str, Dist]:
-    """Returns name -> distribution of one host; what has no valid version is left out."""
+    """Returns name -> distribution of one host, without those that have no valid version."""
     known: dict[str, Dist] = {}
     dists: list[Dist] = found["dists"]
     for each in dists:
@@ -38,7 +38,7 @@ def present(found: Facts) -> dict[str, Dist]:
 
 
 def _needs(texts: Iterable[str], markers: Mapping[str, str]) -> Iterable[tuple[Requirement, bool]]:
-    """Returns each requirement, and whether it applies to hosts of these markers; not those that cannot be read."""
+    """Returns each valid requirement, and whether it applies to hosts with these markers."""
     environment = (*markers.items(),)
     return filter(None, (_need(text, environment) for text in texts))
 
@@ -48,7 +48,7 @@ def _need(text: str, environment: Environment) -> tuple[Requirement, bool] | Non
     try:
         need = Requirement(text)
         need.url = None
-        need = Requirement(str(need))  # of a marker with two kinds of quotes that is another text
+        need = Requirement(str(need))  # str() changes a marker that has two kinds of quotes
         return need, need.marker is None or need.marker.evaluate({**dict(environment), "extra": ""})
     except (ValueError, RecursionError):
         return None
@@ -77,8 +77,9 @@ def shared(hosts: Sequence[Present]) -> dict[str, Dist]:
 def pins(
     hosts: Sequence[Present], wanted: Iterable[str], markers: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns name -> version of torch and CUDA packages as the hosts have them, none if `wanted` pins another version
-    of one; and of what only some hosts have, for the others to get the same."""
+    """Returns two dicts, name -> version. The first has the torch and CUDA packages of the hosts, and is empty if
+    `wanted` pins another version of one. The second has the packages of only some hosts, so that the others get the
+    same version."""
     versions = grouped((name, each["version"]) for host in hosts for name, each in host.items())
     one = {name: some[0] for name, some in versions.items() if len({*some}) == 1}
     held = {name: version for name, version in one.items() if HELD.fullmatch(name)}
@@ -86,7 +87,7 @@ def pins(
         for need, applies in _needs([text], markers):
             version = held.get(canonicalize_name(need.name))
             if version and applies and (" @ " in text or not _fits(need, version)):
-                held = {}  # what torch is built with changes with it
+                held = {}  # the packages that torch is built with change, too
     partial = {name: version for name, version in one.items() if len(versions[name]) < len(hosts)}
     return held, {name: version for name, version in partial.items() if not HELD.fullmatch(name)}
 
@@ -96,8 +97,8 @@ def _fits(need: Requirement, version: str | None) -> bool:
 
 
 def breaks(found: Facts, wheels: Sequence[Wheel]) -> list[str]:
-    """Returns what `pip check` would report on this host after an install of these wheels and does not before. All
-    that a wheel itself lacks is among it."""
+    """Returns the new faults that `pip check` would report on this host after an install of these wheels. They include
+    all unmet requirements of the wheels themselves."""
     before, new = present(found), {wheel.name: wheel.version for wheel in wheels}
     after = {name: each["version"] for name, each in before.items()} | new
     requires = {name: each["requires"] for name, each in before.items()} | {w.name: w.requires for w in wheels}
@@ -114,7 +115,7 @@ def breaks(found: Facts, wheels: Sequence[Wheel]) -> list[str]:
 
 
 def replaced(found: Facts, wheels: Sequence[Wheel]) -> dict[str, str]:
-    """Returns name -> "1.0 by 2.0" of the distributions of which this host has another version."""
+    """Returns name -> "1.0 by 2.0" for the wheels of which this host has another version."""
     before = present(found)
     return {
         wheel.name: f"{before[wheel.name]['version']} by {wheel.version}"

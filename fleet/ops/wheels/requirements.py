@@ -1,10 +1,9 @@
-"""`--wheels requirements.txt` is read here, and pip is handed a file of fleet's own making: options of a few kinds,
-their values checked, then one ASCII requirement a line, each a name that indexes know or a wheel. Anything else is
-refused by its line.
+"""Reads the file of `--wheels requirements.txt`, and makes another file of it for pip. That has a few kinds of options
+with checked values, then one ASCII requirement a line: the name of a package, or a wheel. Any other line is refused.
 
-pip runs the setup of folders, editable projects, repositories and source archives, also with --only-binary, and reads
-a file in ways that are not visible: it ends lines where str.splitlines does, takes the encoding from a comment, looks
-for names among files. https://pip.pypa.io/en/stable/reference/requirements-file-format/ is what such a file may hold.
+pip runs the setup of folders, editable projects, repositories and source archives, also with --only-binary. It reads a
+file in ways that a user does not see: it ends lines where str.splitlines does, takes the encoding from a comment, and
+looks for names among files. https://pip.pypa.io/en/stable/reference/requirements-file-format/ describes such files.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ PLACES = {
     "--find-links": "--find-links",
 }
 PATTERNS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
-# options with a value and without one that decide where wheels come from and which are taken
+# options, with a value and without one, that decide on the origin and the choice of wheels
 VALUED = (*INCLUDES, *PLACES, *PATTERNS)
 PLAIN = ("--pre", "--prefer-binary", "--require-hashes", "--no-index")
 URL = r"(?i:https?|file)://[A-Za-z0-9._~:/?@!&()*+,=%\[\]-]+"
-# a wheel by its place, NAME[EXTRAS] @ PLACE.whl?QUERY#FRAGMENT[EXTRAS] ; MARKER, of which only PLACE must be there
+# a wheel by its place: NAME[EXTRAS] @ PLACE.whl?QUERY#FRAGMENT[EXTRAS] ; MARKER. Only PLACE is required
 WHEEL = re.compile(
     r"(?:(?P<name>[\w.-]+)(?:\s*(?P<extras>\[[^]]*\]))?\s*@\s*)?(?P<place>[^;#?]+\.whl)(?P<query>\?[^\s;#]*)?"
     r"(?:#(?P<fragment>[^\s;]*))?(?:\s*(?P<more>\[[^]]*\]))?\s*(?:;(?P<marker>.*))?"
 )
 ARCHIVE = r"\.(zip|whl|tar|tgz|tbz|txz|tlz|tar\.(gz|bz2|xz|lzma|lz))"
-# what pip takes for a path, a URL or an archive, and not for a name
+# text that pip reads as a path, a URL or an archive, and not as a name
 PLACE = rf"(?i)[/\\]|^\.|{ARCHIVE}\s*(\[|;|$)"
-# a line that pip reads without change: no second space, nothing that begins an option or a comment
+# a line that pip reads unchanged: it has no two spaces in a row, no option and no comment
 PLAIN_LINE = r"[!-~]+( [!-\"$-,.-~][!-~]*)*"
 HASH = re.compile("(md5|sha1|sha224|sha256|sha384|sha512)=[0-9A-Fa-f]+")  # of a URL
 STRONG = re.compile("(sha256|sha384|sha512):[0-9A-Fa-f]+")  # of --hash
@@ -57,11 +56,11 @@ FILES, BYTES, LINE_LENGTH = 100, 2 << 20, 1 << 16
 
 
 class _Refused(Exception):
-    """Holds what is wrong with a line, and the next step."""
+    """Holds the fault of a line, and the hint."""
 
 
 class Requirements:
-    """A requirements file and all that it includes. wheels: those of this machine that it names."""
+    """Holds a requirements file with its included files. wheels: the wheels on this machine that it names."""
 
     def __init__(self, path: Path) -> None:
         self.wheels: dict[Path, None] = {}
@@ -72,12 +71,13 @@ class Requirements:
         self._read(path, None, False, ())
 
     def text(self) -> str:
-        """For pip's -r. Of several --index-url the last counts, and takes no --extra-index-url back."""
+        """Returns the text for pip's -r. If there are several --index-url, the last one counts, and every
+        --extra-index-url stays."""
         options = sorted(self._options.values(), key=lambda line: not line.startswith("--index-url "))
         return "".join(f"{line}\n" for line in (*options, *self._lines[False]))
 
     def constraints(self) -> str:
-        """For pip's -c."""
+        """Returns the text for pip's -c."""
         return "".join(f"{line}\n" for line in self._lines[True])
 
     def wanted(self) -> list[str]:
@@ -85,7 +85,8 @@ class Requirements:
         return [line.partition(" --hash=")[0] for line in (*self._lines[False], *self._lines[True])]
 
     def _read(self, path: Path, where: str | None, constraint: bool, within: tuple[Path, ...]) -> None:
-        """where: the FILE:LINE that names it. within: the files that include it."""
+        """Reads a file and its included files. where: the FILE:LINE that includes it. within: the files that include
+        it."""
         path = Path(os.path.realpath(path))
         if path in within or len(self._seen) == FILES:
             why = "it includes itself" if path in within else f"more than {FILES} files are included"
@@ -122,7 +123,7 @@ class Requirements:
             raise UsageError(f"cannot read {path}: {why}", where=where, hint=hint) from error
 
     def _take_options(self, line: str, folder: Path) -> Iterator[tuple[Path, bool]]:
-        """The files that a line of options includes, and whether as constraints."""
+        """Yields (included file, whether it has constraints) for a line of options. Keeps the other options."""
         try:
             tokens = shlex.split(line)
         except ValueError as error:
@@ -151,7 +152,7 @@ class Requirements:
                 raise _Refused("has a value that fleet does not hand to pip", "it takes URLs, folders and names")
 
     def _requirement(self, line: str, folder: Path) -> str:
-        """How pip is given it."""
+        """Returns the line of a requirement for pip."""
         text, *hashes = map(str.rstrip, re.split(r"\s-{2}hash[= ]\s*", line))  # \s+ would be quadratic
         if other := re.search(r"\s(--?\w[\w-]*)", text if all(map(STRONG.fullmatch, hashes)) else line):
             raise _Refused(
@@ -178,7 +179,7 @@ class Requirements:
         return plain + "".join(f" --hash={digest}" for digest in hashes)
 
     def _wheel(self, match: re.Match[str], folder: Path) -> str:
-        """NAME @ URL of a wheel that is given by its place."""
+        """Returns NAME @ URL for a wheel that is given by its place."""
         path, url = _local(match["place"], folder), match["place"]
         try:
             found = parse_wheel_filename(path.name if path else unquote(url.rpartition("/")[2]))[0]
@@ -197,7 +198,7 @@ class Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number of its first line, logical line with its comment) as pip joins them."""
+    """Yields (number of the first line, logical line with its comment), joined as by pip."""
     joined, begun = "", 0
     for number, raw in enumerate([*text.replace("\r\n", "\n").split("\n"), ""], 1):
         begun = begun if joined else number
@@ -210,8 +211,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _plain(line: str) -> str:
-    """Returns what a line requires, without its comment and with its variables filled in. A character that ends a line
-    for pip alone is refused, also in a comment: more than a reader sees may follow it."""
+    """Returns a line without its comment, with its variables filled in. Refuses a character that only pip treats as the
+    end of a line, also in a comment: text after it would be a requirement that a user does not see."""
     if odd := re.search(r"[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]", line):
         raise _Refused(f"holds the character U+{ord(odd[0]):04X}", "remove it")
     if len(line) > LINE_LENGTH:
@@ -227,7 +228,8 @@ def _plain(line: str) -> str:
 
 
 def _local(value: str, folder: Path) -> Path | None:
-    """The path on this machine that is meant, from the file's folder, else from the current one; None for a URL."""
+    """Returns the path that a value names on this machine, relative to the file's folder, else to the current one; None
+    for a URL."""
     scheme = value.partition(":")[0].lower() if "://" in value else ""
     if scheme in ("http", "https") and re.fullmatch(URL, value):
         return None

@@ -1,4 +1,4 @@
-"""Decides if the nodes' interpreters are alike, and which wheels they all accept."""
+"""Decides whether the nodes' interpreters are alike, and which wheels all of them accept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from fleet.rules.judge import groups
 
 
 def kind_of(facts: Facts) -> str:
-    """Returns what must be the same everywhere: "cpython 3.11 (cpython-311-x86_64-linux-gnu)"."""
+    """Returns the kind of an interpreter, which must be equal on all hosts: "cpython 3.11
+    (cpython-311-x86_64-linux-gnu)".
+    """
     minor = ".".join(facts["version"].split(".")[:2])
     return f"{facts['implementation']} {minor} ({facts['soabi'] or facts['platform']})"
 
 
 def agree(facts: Mapping[str, Facts]) -> None:
-    """PreflightError naming who has what, unless all interpreters are of one kind."""
+    """Raises PreflightError, which names the hosts of each kind, unless all interpreters are of one kind."""
     kinds = groups({host: kind_of(found) for host, found in facts.items()})
     if len(kinds) > 1:
         text = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in kinds)
@@ -34,15 +36,15 @@ def agree(facts: Mapping[str, Facts]) -> None:
 
 
 def common_tags(facts: Mapping[str, Facts]) -> tuple[str, ...]:
-    """The tags that every node's pip takes, best first: the oldest glibc among them decides."""
+    """Returns the tags that every node's pip accepts, best first. The oldest glibc of all nodes limits them."""
     all_facts = list(facts.values())
     shared = set.intersection(*(set(f["tags"]) for f in all_facts))
     return tuple(tag for tag in all_facts[0]["tags"] if tag in shared)
 
 
 def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, ...]:
-    """One wheel for each distribution, the best that all nodes take. UsageError where two versions of one are given,
-    PreflightError naming every wheel that some node refuses, and what that node supports."""
+    """Returns one wheel for each distribution: the best one that all nodes accept. Raises UsageError if there are two
+    versions of one distribution. Raises PreflightError for wheels that some node does not accept."""
     ranks = {tag: number for number, tag in enumerate(common_tags(facts))}
     chosen: list[Wheel] = []
     refused: list[str] = []
@@ -67,11 +69,11 @@ def choose(wheels: Sequence[Wheel], facts: Mapping[str, Facts]) -> tuple[Wheel, 
 
 
 def _too_young(wheel: Wheel, facts: Mapping[str, Facts]) -> list[str]:
-    """The hosts whose Python its Requires-Python leaves out."""
+    """Returns the hosts whose Python does not fit the wheel's Requires-Python."""
     try:
         wanted = SpecifierSet(wheel.requires_python)
     except InvalidSpecifier:
-        return []  # pip disregards it as well
+        return []  # pip ignores an invalid one, too
     return [host for host, found in facts.items() if not wanted.contains(found["version"], prereleases=True)]
 
 

@@ -1,4 +1,4 @@
-"""Reads a wheel's metadata, and the wheels of a folder, from the zip; nothing of it runs."""
+"""Reads a wheel's metadata from the zip file, and the wheels of a folder. Runs no code of a wheel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from fleet.node.base.files import open_regular
 from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Carried, WheelIdentity
 
-# counted up when a Wheel is read or noted in another way
-# a zip whose offsets are wrong shows as almost anything
+# errors of a damaged zip: wrong offsets may raise almost any
 DAMAGE = (
     zipfile.BadZipFile,
     csv.Error,
@@ -37,7 +36,7 @@ DAMAGE = (
     ValueError,
     RuntimeError,
 )
-# the largest wheels there are, of 15,000 files, are 2 MiB of metadata, and unpack to the fourfold
+# the largest public wheels have 15,000 files and 2 MiB of metadata, and unpack to four times their size
 METADATA_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
@@ -45,7 +44,7 @@ Stopped = Callable[[], bool]
 
 
 class Reading(io.BufferedReader):
-    """Reads a regular file; raises Interrupted once `stopped`."""
+    """Reads a regular file. A read raises Interrupted if `stopped` returns True."""
 
     def __init__(self, path: Path, stopped: Stopped) -> None:
         super().__init__(open_regular(str(path)).detach())  # type: ignore[attr-defined]
@@ -68,9 +67,9 @@ def digest_of(path: Path, stopped: Stopped) -> str:
 
 @dataclass(frozen=True)
 class Wheel:
-    """One wheel file. name: normalized; tags: "cp311-cp311-linux_x86_64", expanded. sha256: of the file. identity:
-    of what it installs (see fleet/node/python/installed.py). modules: what to import to see it work.
-    unpacked, size: bytes."""
+    """Describes a wheel file. name: normalized. tags: such as "cp311-cp311-linux_x86_64", expanded. sha256: of the
+    file. identity: of the installed files (see fleet/node/python/installed.py). modules: the modules to import as a
+    test. unpacked, size: bytes."""
 
     path: Path
     name: str
@@ -86,17 +85,17 @@ class Wheel:
     size: int
 
     def identity_of(self) -> WheelIdentity:
-        """How it goes to node/python/interpreter.py."""
+        """Returns the wheel as node/python/interpreter.py receives it."""
         return {"name": self.name, "version": self.version, "identity": self.identity}
 
     def carried(self) -> Carried:
-        """How it goes to node/python/install.py."""
+        """Returns the wheel as node/python/install.py receives it."""
         return {**self.identity_of(), "file": self.path.name, "sha256": self.sha256, "modules": list(self.modules)}
 
 
 def read_wheel(path: Path, stopped: Stopped = lambda: False) -> Wheel:
-    """Read one wheel and test every byte of it, once in the life of that file; UsageError naming it where it is no
-    wheel, or damaged."""
+    """Reads a wheel, and checks every byte of it. The result is cached as long as the file is unchanged. Raises
+    UsageError if it is no wheel, or damaged."""
     with on_os_error(UsageError, f"cannot read {path}"):
         note = memo(path)
     if (known := recall(note)) is not None:
@@ -155,7 +154,7 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
 
 
 def check_kind(path: Path) -> None:
-    """One of DAMAGE where it is not a file that holds a wheel's metadata; the rest of it is not read."""
+    """Raises one of DAMAGE if the file has no wheel's metadata. Does not read the rest of the file."""
     with open_regular(str(path)) as file, zipfile.ZipFile(file) as archive:
         _dist_info(archive.namelist(), parse_wheel_filename(path.name)[0])
 
@@ -167,7 +166,7 @@ def reason(error: Exception) -> str:
 
 
 def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
-    """Bytes of all its files; BadZipFile where that is no wheel's, before anything of it is unpacked."""
+    """Returns the bytes of all files in a zip. Raises BadZipFile, before it is unpacked, if no wheel has so many."""
     size = sum(item.file_size for item in archive.infolist())
     if size > PLAIN_BYTES and size > packed * PACKED_BY:
         raise zipfile.BadZipFile(f"its {packed} bytes unpack to {size}")
@@ -175,7 +174,7 @@ def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
 
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of the wheel's metadata; BadZipFile where it is larger than any wheel needs."""
+    """Returns a file of the wheel's metadata. Raises BadZipFile if it is larger than any wheel needs."""
     size = archive.getinfo(name).file_size
     if size > METADATA_BYTES:
         raise zipfile.BadZipFile(f"{name} is {size} bytes long")
@@ -183,7 +182,8 @@ def _content(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _rows(record: str, files: int) -> list[list[str]]:
-    """The lines of a RECORD: one a file, and one for its .pyc at most."""
+    """Returns the rows of a RECORD. Raises BadZipFile if it has more than two for each file: its own, and its
+    .pyc's."""
     rows = list(islice((row for row in csv.reader(io.StringIO(record)) if len(row) == 3), 2 * files + 1))
     if len(rows) > 2 * files:
         raise zipfile.BadZipFile("its RECORD names more files than are in it")
@@ -191,8 +191,8 @@ def _rows(record: str, files: int) -> list[list[str]]:
 
 
 def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
-    """Read every byte; BadZipFile where a file is damaged, of another size than in RECORD, or would be put elsewhere
-    than it seems. (Digests in RECORD are wrong in wheels that pip takes without a warning.)"""
+    """Reads every byte. Raises BadZipFile if a file is damaged, has another size than in RECORD, or would be installed
+    outside the folder. It does not compare digests, because pip accepts wheels with wrong digests in RECORD."""
     if (bad := archive.testzip()) is not None:
         raise zipfile.BadZipFile(f"bad checksum of {bad}")
     sizes = {item.filename: str(item.file_size) for item in archive.infolist()}
@@ -207,7 +207,7 @@ def _compare(archive: zipfile.ZipFile, rows: Iterable[list[str]]) -> None:
 
 
 def _dist_info(names: Iterable[str], name: str) -> str:
-    """The folder of the wheel's metadata; BadZipFile unless there is one, complete."""
+    """Returns the folder of the wheel's metadata. Raises BadZipFile unless there is exactly one, and it is complete."""
     names = set(names)
     folders = {n.split("/")[0] for n in names if n.split("/")[0].endswith(".dist-info")}
     own = [f for f in folders if canonicalize_name(f[: -len(".dist-info")].rpartition("-")[0]) == name]
@@ -221,8 +221,8 @@ def _dist_info(names: Iterable[str], name: str) -> str:
 
 
 def identity_of(rows: Iterable[list[str]], info: str) -> str:
-    """sha256 over path, digest and size of all files that keep their content when installed: pip writes scripts again,
-    and puts the parts of NAME.data elsewhere."""
+    """Returns the sha256 over path, digest and size of all files that an install does not change. pip rewrites scripts,
+    and moves the parts of NAME.data."""
     data = info[: -len(".dist-info")] + ".data/"
     kept = []
     for path, digest, size in rows:
@@ -238,7 +238,7 @@ def identity_of(rows: Iterable[list[str]], info: str) -> str:
 
 
 def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[str, ...]:
-    """Top-level modules to import: the one called like the distribution, else all public ones."""
+    """Returns the top-level modules to import: the one with the distribution's name, else all public ones."""
     found = list(listed)
     if not found:
         for path, _digest, _size in rows:
@@ -253,7 +253,7 @@ def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[s
 
 
 def sdist_refused(path: Path) -> UsageError:
-    """The error for a source distribution where a wheel is wanted."""
+    """Returns the error for a source distribution in the place of a wheel."""
     name = next(path.name[: -len(end)] for end in SDISTS if path.name.endswith(end))
     return UsageError(
         f"{path} is a source distribution, not a wheel",
@@ -262,7 +262,8 @@ def sdist_refused(path: Path) -> UsageError:
 
 
 def read_folder(folder: Path, stopped: Stopped = lambda: False) -> tuple[Wheel, ...]:
-    """Every wheel in a folder; UsageError where there is none, one is damaged, or there are sdists instead."""
+    """Returns all wheels in a folder. Raises UsageError if there is none, if one is damaged, or if there is an
+    sdist."""
     if not folder.is_dir():
         raise UsageError(f"{folder} does not exist", hint="give a folder of wheels, or a requirements file")
     with on_os_error(UsageError, f"cannot read {folder}"):

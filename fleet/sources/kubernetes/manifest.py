@@ -1,4 +1,4 @@
-"""Makes the objects of a run for Kubernetes, and their text. The pods of each kind find the variables that a table of
+"""Makes the Kubernetes objects of a run, and their YAML. The pods of each kind have the variables that a table of
 node/container/platforms.py reads."""
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fleet.requests.manifest import MOUNTED, Manifest
 
 Object = dict[str, Any]
 LABEL, QUEUE = "fleet/run", "kueue.x-k8s.io/queue-name"
-TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}  # which job of a runtime TrainJob completes
-NODE = "node"  # of JobSet's jobs the one there is; TrainJob knows the container by this name, too
-LATE_SECONDS = 5  # after the grace: for a pod to report its end
-# what YAML 1.1 and 1.2 both read as a text without quotes
+TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}  # label of the job that completes a TrainJob
+NODE = "node"  # the JobSet's only job; TrainJob requires this name of the container, too
+LATE_SECONDS = 5  # time after the grace period in which a pod reports its end
+# text that is a string without quotes in both YAML 1.1 and 1.2
 PLAIN = re.compile(r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)/?[A-Za-z][A-Za-z0-9]*([./_-][A-Za-z0-9]+)*")
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes a text in double quotes wherever any reader could take it for something else."""
+    """Writes a string in double quotes if a parser could read it as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -42,7 +42,7 @@ def text_of(objects: Iterable[Object]) -> str:
 
 
 def literal(text: str) -> str:
-    """Returns a text of a container as Kubernetes is given it: it would expand $(NAME)."""
+    """Returns a container's text in the form in which Kubernetes does not expand $(NAME)."""
     return text.replace("$", "$$")
 
 
@@ -52,8 +52,8 @@ def _metadata(ask: Manifest, labels: Mapping[str, str] = {}) -> Object:
 
 
 def _template(ask: Manifest, place: Mapping[str, object] = {}, restarts: int = 0, **more: Any) -> Object:
-    """Returns the template of the pods. place: variables that say where a pod is, beside those of the operator.
-    restarts: of ranks, within the pods. more: of the container."""
+    """Returns the template of the pods. place: variables for a pod's place in the run, next to those of the operator.
+    restarts: how often ranks are restarted within a pod. more: fields of the container."""
     variables = {**place, **ask.env}
     by_name = [{"name": name, "value": literal(str(value))} for name, value in variables.items()]
     secret = [
@@ -83,7 +83,7 @@ def _template(ask: Manifest, place: Mapping[str, object] = {}, restarts: int = 0
 
 
 def _place(ask: Manifest, master: str) -> Object:
-    """Returns the variables of a place that no operator sets: Kubernetes adds JOB_COMPLETION_INDEX."""
+    """Returns the variables for a pod's place if no operator sets them. Kubernetes adds JOB_COMPLETION_INDEX."""
     port = ask.port or DEFAULT_PORT
     return {"NNODES": ask.nnodes, "NPROC_PER_NODE": ask.ranks, "MASTER_ADDR": master, "MASTER_PORT": port}
 
@@ -122,9 +122,10 @@ def job(ask: Manifest) -> list[Object]:
 
 
 def trainjob(ask: Manifest) -> list[Object]:
-    """Returns a TrainJob, and a runtime of its own: what a TrainJob may change of a cluster's differs by version."""
+    """Returns a TrainJob and its own runtime. It uses no runtime of the cluster: what a TrainJob may change there
+    depends on the version."""
     counted = {"numProcPerNode": ask.ranks} if isinstance(ask.ranks, int) else {}
-    given = [f"--master-port={ask.port}"] if ask.port else []  # the operator's is fixed, and its ranks are a number
+    given = [f"--master-port={ask.port}"] if ask.port else []  # its port is fixed, and it takes a number only
     given += [] if counted else [f"--nproc-per-node={ask.ranks}"]
     template = _template(ask)
     template["spec"]["containers"][0]["args"][:0] = given
@@ -141,7 +142,7 @@ def trainjob(ask: Manifest) -> list[Object]:
 
 
 def pytorchjob(ask: Manifest) -> list[Object]:
-    """Returns a PyTorchJob, whose operator knows container and port by their names."""
+    """Returns a PyTorchJob. Its operator finds the container and the port by their names."""
     ports = [{"name": "pytorchjob-port", "containerPort": ask.port or DEFAULT_PORT}]
     counts = {"Master": 1, "Worker": ask.nnodes - 1}
     replicas = {

@@ -1,4 +1,4 @@
-"""The source `k8s`: pods that a manifest requests. Each does its own part of the run, as with `--on env`."""
+"""Defines the source `k8s`: pods that a manifest requests. Each runs its own part of the run, as with `--on env`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.sources.kubernetes.manifest import KINDS
 from fleet.sources.slurm.script import OPTIONS as OF_SLURM
 from fleet.sources.source import Source
 
-SHARED = ("mem", "cpus-per-task")  # sbatch's, which mean the same of a pod
+SHARED = ("mem", "cpus-per-task")  # options of sbatch that mean the same for a pod
 OPTIONS = (
     Option("as", "What the cluster has an operator for [jobset]; a job takes none.", choices=tuple(KINDS)),
     Option("queue", "Kueue's queue.", "NAME"),
@@ -22,7 +22,7 @@ OPTIONS = (
 
 
 class Kubernetes(Source):
-    """The pods of a manifest, which no one has applied yet."""
+    """Represents the pods of a manifest that no user has applied yet."""
 
     name, transport, options, on_paper = "k8s", "local", OPTIONS, True
     asked = "k8s, with --container, --mem and --cpus-per-task"

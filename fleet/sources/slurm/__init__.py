@@ -1,1 +1,1 @@
-"""Slurm: hosts of an allocation (allocation.py), and asking for one from a login node (script.py, queue.py)."""
+"""Takes the hosts of a Slurm allocation (allocation.py), and requests one from a login node (script.py, queue.py)."""

@@ -1,4 +1,4 @@
-"""Hosts of a Slurm allocation: what its variables and `scontrol` report of it."""
+"""Reads the hosts of a Slurm allocation from its variables and from `scontrol`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counts(text: str) -> list[int]:
 
 
 def gpus(job: str) -> dict[str, int]:
-    """Node -> GPUs, as `scontrol show job -d` reports."""
+    """Returns node -> number of GPUs, from the output of `scontrol show job -d`."""
     found = dict[str, int]()
     for line in job.splitlines():
         values = fields(line)
@@ -42,7 +42,7 @@ def gpus(job: str) -> dict[str, int]:
 
 
 def addresses(nodes: str) -> Iterator[tuple[str, str]]:
-    """(node, address) as `scontrol show node -o` reports."""
+    """Yields (node, address), from the output of `scontrol show node -o`."""
     for line in nodes.splitlines():
         values = fields(line)
         if "NodeName" in values:
@@ -50,7 +50,8 @@ def addresses(nodes: str) -> Iterator[tuple[str, str]]:
 
 
 def numeric(address: str) -> str:
-    """An IP: a name may be one that only Slurm resolves, and ranks meet at it."""
+    """Returns the IP of an address, or the address itself if it has none. Ranks connect to it, and a name may be one
+    that only Slurm resolves."""
     try:
         return str(socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -58,8 +59,8 @@ def numeric(address: str) -> str:
 
 
 def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:
-    """Returns the hosts of an allocation. job, nodes: as `scontrol show job -d`, `scontrol show node -o` have them. A
-    host's slots are its GPUs, else its tasks. Raises UsageError."""
+    """Returns the hosts of an allocation. job, nodes: the output of `scontrol show job -d` and of
+    `scontrol show node -o`. A host's slots are its GPUs, else its tasks. Raises UsageError."""
     number, parts = job_of(environ), environ.get("SLURM_HET_SIZE", "1")
     if parts != "1":
         raise UsageError(
@@ -75,13 +76,13 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
     if not names:
         raise UsageError(f"job {number} has no nodes: SLURM_JOB_NODELIST is not set")
     tasks = tasks if len(tasks) == len(names) else [1] * len(names)
-    here = environ.get("SLURM_GPUS_ON_NODE", "") if not job else ""  # of a node without scontrol
+    here = environ.get("SLURM_GPUS_ON_NODE", "") if not job else ""  # used on a node without scontrol
     have = gpus(job) if not here.isdecimal() else dict.fromkeys(names, int(here))
     where = dict(addresses(nodes))
     found = {name: numeric(where.get(name, name)) for name in names}
     others = [address for address in found.values() if not address.startswith(LOOPBACK)]
     for name, address in found.items():
-        if address.startswith(LOOPBACK) and others:  # this node, which has its own name there
+        if address.startswith(LOOPBACK) and others:  # this node, whose name resolves to loopback on itself
             found[name] = route_to(others[0]) or address
     return tuple(slurm_host(name, found[name], have.get(name) or task) for name, task in zip(names, tasks, strict=True))
 

@@ -14,7 +14,7 @@ from fleet.errors import ConnectError, DeadlineError, HostFailed, UsageError
 from fleet.protocol.state import is_run_id
 from fleet.transport.slurm import JOBS, PING, ask_slurm, output_of
 
-WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set only where the tasks are one run
+WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set only if the tasks are one run
 DEFAULT_WAIT = 3600
 SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
 COMING = {"RUNNING", "PENDING", "CONFIGURING"}
@@ -36,7 +36,7 @@ fi"""
 
 class Task(NamedTuple):
     """Describes a task of an array. name: ARRAY_INDEX. job: the id of the task's own job. node: "" before it runs.
-    reason: why it waits; in what of_user() returns, the job's script, which is in its run's folder."""
+    reason: why it waits; in the tasks of of_user(), the path of its script, which is in its run's folder."""
 
     name: str
     job: str
@@ -50,19 +50,19 @@ class Task(NamedTuple):
 
 
 def listed(*options: str) -> list[Task]:
-    """Returns the tasks that squeue lists. Raises UsageError or ConnectError where it fails."""
+    """Returns the tasks that squeue lists. Raises UsageError or ConnectError if it fails."""
     output = output_of(ask_slurm(["squeue", "--noheader", "--array", *options]), "squeue")
     return [Task(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
 
 
 def tasks_of(array: str) -> list[Task]:
-    """Returns the array's tasks, by index. Raises UsageError or ConnectError where squeue fails."""
+    """Returns the array's tasks, by index. Raises UsageError or ConnectError if squeue fails."""
     found = listed("--states=all", f"--jobs={array}", "-o", FORMAT)
     return sorted((it for it in found if it.name.partition("_")[2].isdecimal()), key=lambda it: it.number)
 
 
 def of_user() -> list[Task]:
-    """Returns this user's running jobs that lead runs. Raises UsageError where there is none."""
+    """Returns this user's running jobs that lead runs. Raises UsageError if there is none."""
     found = listed("--me", "--states=RUNNING", "-o", "%i|%A|%N|%T|%o")
     found = [task for task in found if is_run_id(PurePath(task.reason.strip()).parent.name)]
     if not found:
@@ -83,7 +83,7 @@ def entered(tasks: list[Task]) -> dict[str, str]:
 
 
 def check_alone(tasks: list[Task]) -> None:
-    """Raises UsageError where two jobs are on one node."""
+    """Raises UsageError if two jobs are on one node."""
     nodes = [it.node for it in tasks]
     if twice := next((node for node in nodes if nodes.count(node) > 1), None):
         names = ", ".join(it.name for it in tasks if it.node == twice)
@@ -93,8 +93,8 @@ def check_alone(tasks: list[Task]) -> None:
 def gathered(environ: Mapping[str, str]) -> dict[str, str]:
     """Waits until all tasks run, and returns the variables of entered().
 
-    Raises UsageError where this is not task 0. Where the wait fails, cancels the other tasks first: two runs that both
-    wait would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError. Where Slurm never
+    Raises UsageError if this is not task 0. If the wait fails, cancels the other tasks first: two runs that both wait
+    would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError. If Slurm never
     answered, cancels nothing, and raises ConnectError: each task ends by itself."""
     array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":

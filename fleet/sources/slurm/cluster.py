@@ -1,4 +1,4 @@
-"""All nodes of a cluster, or of a partition: as sinfo has them."""
+"""Lists the nodes of a cluster, or of a partition, by sinfo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPUS = re.compile(r"gpu:(?:[^:(,]+:)?(\d+)")
 
 
 def slurm_host(name: str, at: str, slots: int | None) -> Host:
-    """Returns a node of Slurm's as a host. HostFailed where its name or address is none."""
+    """Returns a Slurm node as a host. Raises HostFailed if its name or address is not valid."""
     try:
         return Host(host_name(name), address(at), slots=slots)
     except FieldError as error:
@@ -39,7 +39,8 @@ def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
 
 
 def of_partition(partition: str | None) -> tuple[Inventory, dict[str, Condition]]:
-    """ConnectError where Slurm does not answer; UsageError where there is no such partition."""
+    """Returns the nodes of a partition, or of all, and the condition of each. Raises ConnectError if Slurm does not
+    answer, and UsageError if there is no such partition."""
     argv = ["sinfo", "--noheader", "--Node", "--format", FORMAT]
     answer = ask_slurm([*argv, *([f"--partition={partition}"] if partition else [])])
     found = nodes(output_of(answer, "sinfo"))
@@ -52,8 +53,8 @@ def of_partition(partition: str | None) -> tuple[Inventory, dict[str, Condition]
 
 
 def own_cluster(environ: Mapping[str, str]) -> str | None:
-    """Returns the name of the cluster whose job this process is in, else of the one that this machine belongs to; None
-    where it is not known."""
+    """Returns the name of the cluster whose job this process is in, else of this machine's own cluster; None if that is
+    not known."""
     shown = environ.get("SLURM_CLUSTER_NAME") or ""
     if not shown and (found := re.search(r"^ClusterName\s*=\s*(\S+)", scontrol(["show", "config"]), re.M)):
         shown = found[1]
@@ -61,13 +62,14 @@ def own_cluster(environ: Mapping[str, str]) -> str | None:
 
 
 def requested(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Returns the clusters, as sbatch has them, that a request names; None where it names none."""
+    """Returns the clusters that a request names, as in sbatch's option; None if it names none."""
     given = [found[1] for each in options if (found := re.fullmatch(r"(?:--clu\w*[= ]|-M[= ]?)(.+)", each))]
     return next(filter(None, [*reversed(given), *map(environ.get, CLUSTERS)]), None)
 
 
 def names_in(cluster: str | None) -> set[str]:
-    """Returns the names of all nodes of a cluster, None for this one; none of several, or where they are not known."""
+    """Returns the names of all nodes of a cluster; no names for several clusters, or if they are not known. cluster:
+    None for this machine's own."""
     if cluster is not None and (cluster == "all" or not CLUSTER.fullmatch(cluster)):
         return set()
     where = [f"--clusters={cluster}"] if cluster else []

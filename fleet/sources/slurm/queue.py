@@ -1,4 +1,4 @@
-"""Slurm's queue: sbatch, squeue, sacct, scancel."""
+"""Uses Slurm's queue, by sbatch, squeue, sacct and scancel."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGN
 FORMAT = "%i|%T|%S|%o|%r"
 PARSABLE = re.compile("[0-9]+(;[A-Za-z0-9_.-]+)?")
 RANGE = re.compile("([0-9]+)(?:-([0-9]+))?")
-MOST_TASKS = 4_000_001  # of an array of Slurm's
-SOUGHT_SECONDS, PAUSE_SECONDS = 60.0, 3.0  # for which a job that sbatch did not confirm is looked for, and how often
-# part of sbatch's message -> what helps
+MOST_TASKS = 4_000_001  # the most tasks that Slurm allows in an array
+SOUGHT_SECONDS, PAUSE_SECONDS = 60.0, 3.0  # how long, and how often, an unconfirmed job is looked for
+# part of sbatch's message -> the hint
 HINTS = {
     "invalid partition": "sinfo -s shows the partitions",
     "invalid account": "sacctmgr show associations user=$USER shows the accounts",
@@ -55,8 +55,8 @@ HINTS = {
 
 
 def standing(name: str, start: str = "", reason: str = "") -> Standing:
-    """Returns the state that Slurm calls so; UNKNOWN for one of a later Slurm."""
-    name = name.strip().partition(" ")[0]  # "CANCELLED by 1000", of sacct
+    """Returns the state that has this name in Slurm; UNKNOWN for a name of a later Slurm."""
+    name = name.strip().partition(" ")[0]  # sacct prints "CANCELLED by 1000"
     if name in WAITING:
         return Standing(State.WAITING, name, reason.strip(), epoch(start))
     if name not in OVER:
@@ -65,9 +65,9 @@ def standing(name: str, start: str = "", reason: str = "") -> Standing:
 
 
 def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
-    """Returns the state of a job in lines of `squeue -o FORMAT`, by number(); None where none is of it. An array that
-    is one run has the state of the task that leads it, and waits while one of its tasks does."""
-    runs = f"/{_submitted(job[1]).parent.name}/{job[1].name}|"  # wherever the script's file system is mounted there
+    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number(). An
+    array that is one run has the state of its leading task, and waits while any of its tasks waits."""
+    runs = f"/{_submitted(job[1]).parent.name}/{job[1].name}|"  # it may be mounted elsewhere there
     own = [line.split("|", 4) for line in lines.get(number(job[0]), ()) if runs in line]
     found = {name: standing(state, start, reason) for name, state, start, _, reason in own}
     if (leads := found.get(_id(job[0]))) is None:
@@ -78,7 +78,7 @@ def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
 
 
 def hint(message: str) -> str | None:
-    """Returns what helps, where sbatch refuses a job."""
+    """Returns the hint for a message by which sbatch refuses a job."""
     return next((what for part, what in HINTS.items() if part in message.lower()), None)
 
 
@@ -111,8 +111,8 @@ class SlurmQueue(Queue):
         return re.sub("_[0-9]+", f"_{line}", job, count=1)
 
     def _sought(self, script: Path, why: str, cancel: Cancel) -> str:
-        """Returns the number of a job that sbatch has not confirmed: slurmctld may take it later. ConnectError where it
-        does not show in time."""
+        """Returns the number of a job that sbatch has not confirmed: slurmctld may accept it later. Raises ConnectError
+        if the job does not appear in time."""
         until = time.monotonic() + SOUGHT_SECONDS
         while True:
             last = cancel.is_set() or time.monotonic() > until
@@ -134,7 +134,7 @@ class SlurmQueue(Queue):
             raise ConnectError(f"squeue: {answer.why}", hint=PING, kind="timeout")
         for line in answer.output.splitlines():
             job, _, command = line.partition("|")
-            if line.startswith("CLUSTER: "):  # a line above those of each
+            if line.startswith("CLUSTER: "):  # the line above the jobs of each cluster
                 cluster = line.removeprefix("CLUSTER: ").strip()
             elif command.strip() in _paths(script) and job.isdecimal():
                 found.append((int(job), cluster))
@@ -154,10 +154,10 @@ class SlurmQueue(Queue):
         return {job: _with_code(job[0], found.get(job, Standing(State.UNKNOWN))) for job in jobs}
 
     def _past(self, jobs: Sequence[Job], cluster: str) -> dict[Job, Standing]:
-        """Returns the ends of jobs that slurmctld has forgotten (MinJobAge), from accounting, or the log of jobs. Those
-        of which it is not known now are missing."""
+        """Returns how jobs ended that slurmctld no longer lists (MinJobAge), from accounting or the job log. A job
+        whose end is not known now is missing."""
         found, left = dict[Job, Standing](), jobs
-        whole = {"SLURM_BITSTR_LEN": "0"}  # the tasks of a row, which may be many
+        whole = {"SLURM_BITSTR_LEN": "0"}  # sacct then prints all tasks of a row, however many
         for which in ([], ["--completion"]):
             if not left:
                 break
@@ -169,7 +169,7 @@ class SlurmQueue(Queue):
             for job in left:
                 rows = [line.split("|", 3) for line in lines.get(_id(job[0]), ())]
                 ends = [_coded(standing(row[1]), row[2]) for row in rows if row[3] == _job_name(job[1])]
-                if ends and ends[-1].state is State.OVER:  # where it takes it for running, it has missed the end
+                if ends and ends[-1].state is State.OVER:  # accounting that shows it as running has missed its end
                     found[job] = ends[-1]
             left = [job for job in left if job not in found]
         return found | dict.fromkeys(left, Standing(State.OVER, code=EXIT_CONNECT))
@@ -208,18 +208,18 @@ class SlurmQueue(Queue):
 
 
 def number(job: str) -> str:
-    """Returns the number by which all of a job is known: 17 of 17_0@cluster. The task 17_1, of a line, is one alone."""
+    """Returns the number that means all of a job: 17 for 17_0@cluster. A task of a line, 17_1, is a job of its own."""
     return _id(job).removesuffix("_0")
 
 
 def _ids(jobs: Collection[Job]) -> str:
-    """Returns what a request names jobs by: all of an array by its number, however many its tasks are."""
+    """Returns the ids of jobs for a request. An array's number stands for all its tasks, however many there are."""
     return ",".join(dict.fromkeys(_id(job).partition("_")[0] for job, _ in jobs))
 
 
 def _by_number(answer: Answer, bars: int) -> dict[str, list[str]]:
-    """Returns the lines of an answer that have so many bars: by the id that each begins with, by its array's number,
-    and by each of the tasks that one means, `17_[1-3,5%2]`."""
+    """Returns the lines of an answer with at least `bars` bars. Keys: the id at the line's beginning, its array's
+    number, and each task that an id such as `17_[1-3,5%2]` stands for."""
     found = defaultdict[str, list[str]](list)
     for line in answer.output.splitlines() if isinstance(answer, Done) else ():
         name = line.partition("|")[0]
@@ -235,7 +235,7 @@ def _by_number(answer: Answer, bars: int) -> dict[str, list[str]]:
 
 
 def _id(job: str) -> str:
-    """Returns what Slurm calls a job, 17_0, without its cluster."""
+    """Returns Slurm's own id of a job, such as 17_0, without its cluster."""
     return job.partition("@")[0]
 
 
@@ -244,21 +244,21 @@ def _cluster(job: str) -> str:
 
 
 def _job_name(script: Path) -> str:
-    """Returns the name that a job of the script has in accounting, which knows no scripts."""
+    """Returns the job name of the script. Accounting has this name, and no path of the script."""
     with suppress(OSError):
         return stated(script.read_text(errors="replace")).get("job-name", script.name).strip('"')
     return script.name
 
 
 def _named(job: str, cluster: str, script: Path, text: str) -> str:
-    """Returns how a job is called here: an array's by the task that leads it, or of the line; another cluster's with
-    that one."""
+    """Returns fleet's id of a job. In an array it includes the leading task, or the task of the line. For another
+    cluster it includes the cluster."""
     task = f"_{_line(script, text) or 0}" if "array" in stated(text) else ""
     return f"{job}{task}{'@' * bool(cluster)}{cluster}"
 
 
 def _line(script: Path, text: str) -> str:
-    """Returns the number of the line that a run is for, "" of a run alone: lines are counted from 1."""
+    """Returns the number of the line, from 1, that a run is for; "" if it is not one of several runs."""
     name = script.parent.name.rsplit("-", 3)[0]
     return name.rpartition("-")[2] if stated(text).get("array", "").startswith("1-") else ""
 
@@ -274,7 +274,7 @@ def _paths(script: Path) -> set[str]:
 
 @cache
 def _submitted(script: Path) -> Path:
-    """Returns the script that the queue was given: that of the first of several runs, which all have a copy."""
+    """Returns the path of the submitted script. Each of several runs has a copy; the first run's one was submitted."""
     with suppress(OSError):
         if _line(script, script.read_text(errors="replace")):
             return script.parent.with_name(of_line(script.parent.name, 1)) / script.name
@@ -282,7 +282,8 @@ def _submitted(script: Path) -> Path:
 
 
 def _with_code(job: str, found: Standing) -> Standing:
-    """The same, with the exit code of a batch step that failed: it is its run's. UNKNOWN while that is not known."""
+    """Returns the state with the exit code of its run, if the batch step failed. It is UNKNOWN while that code is not
+    known."""
     if found.name != "FAILED" or found.code != EXIT_HOST_FAILED or "@" in job:
         return found
     answer = ask_slurm(["scontrol", "show", "job", "-o", job], seconds=WHY_SECONDS)
@@ -293,7 +294,7 @@ def _with_code(job: str, found: Standing) -> Standing:
 
 
 def _coded(found: Standing, code: str = "") -> Standing:
-    """code: as Slurm has it, "1:0"; what a signal ended has 0 there."""
+    """Returns the state with Slurm's exit code, such as "1:0". After a signal its first number is 0, and is ignored."""
     status = code.partition(":")[0]
     own = found.name == "FAILED" and status.isdecimal() and 0 < int(status) < 256
     return replace(found, code=int(status)) if own else found

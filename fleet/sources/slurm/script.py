@@ -1,4 +1,4 @@
-"""The batch script of a run: what a Slurm user would write, with `fleet` as its last line."""
+"""Makes the batch script of a run, as a Slurm user would write it, with `fleet` in its last line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fleet.transport.slurm import WITHIN_SECONDS
 
 NO_SECRET = "a secret stands in no script"
 NO_SECRET_HINT = "--env-file FILE gives it to the ranks, --export=ALL,NAME takes it from your environment"
-EARLY_SECONDS = 30  # before the end of the grace that a user gives ranks: time to report it
-# those of sbatch that are passed on as they are, but for the CPUs; any other one by --sbatch-arg
+EARLY_SECONDS = 30  # time to report the end, after the grace period of the ranks
+# options of sbatch; all but those of CPUs are passed on as they are. --sbatch-arg passes any other one
 OPTIONS = (
     Option("nodes", "Nodes to ask for [--nnodes, else 1].", "N"),
     Option("partition", "Where.", "NAME"),
@@ -54,7 +54,7 @@ OPTIONS = (
 NAMES = {*(option.name for option in OPTIONS), "exclude"}
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]*()^-]+")
 DIRECTIVE = re.compile(r"^#SBATCH --([\w-]+)(?:=(.*))?$", re.MULTILINE)
-# variables that sbatch takes options from, where the option's name is another one
+# variables of sbatch whose option has another name
 VARIABLES = {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_BURST_BUFFER": "bb",
@@ -66,7 +66,7 @@ VARIABLES = {
     "SLURM_CLUSTERS": "clusters",
     "SLURM_HINT": "hint",
 }
-# options of which one means the others, too
+# groups of options: one that is stated stands for its whole group
 KINDS = (
     ("requeue", "no-requeue"),
     ("exclusive", "oversubscribe"),
@@ -78,15 +78,15 @@ KINDS = (
 KIND = {name: names[0] for names in KINDS for name in names}
 CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # the first goes before the second
 HEAD = "#!/bin/bash"
-RUN = "FLEET_CLAIMS"  # in a job's environment: the run that it was requested for
+RUN = "FLEET_CLAIMS"  # variable of a job: the run that it was requested for
 TASK = "SLURM_ARRAY_TASK_ID"
-REQUEUES = "FLEET_REQUEUES"  # the same: how often it is begun again at the time limit
+REQUEUES = "FLEET_REQUEUES"  # variable of a job: how often it is begun again at the time limit
 SAVE_SECONDS = 60  # before the time limit, for ranks to save their work, unless --grace is longer
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
 
 def number(options: dict[str, Any], name: str, default: int) -> int:
-    """Taken out of the options."""
+    """Removes a number from the options, and returns it. Raises UsageError if it is not a number."""
     if name not in options:
         return default
     value = options.pop(name)
@@ -96,7 +96,7 @@ def number(options: dict[str, Any], name: str, default: int) -> int:
 
 
 def cpus(options: dict[str, Any]) -> Iterator[str]:
-    """Takes out the tasks of a node and their CPUs, and yields what they are to one task with all of them."""
+    """Removes the options of tasks and CPUs, and yields the lines for one task that has all CPUs."""
     tasks = number(options, "ntasks-per-node", 1)
     each = number(options, "cpus-per-task", 0)
     yield directive("ntasks-per-node", "1")
@@ -109,12 +109,12 @@ def cpus(options: dict[str, Any]) -> Iterator[str]:
 
 
 def directive(name: str, value: object = True) -> str:
-    """A line of the script."""
+    """Returns a line of the script that states an option."""
     return f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={stated_as(name, str(value))}"
 
 
 def stated_as(name: str, value: str) -> str:
-    """Returns a value as it is in the script. UsageError for a secret, and for what is no text."""
+    """Returns a value as it is in the script. Raises UsageError for a secret, and for characters that are not text."""
     tokens = value.split(",")
     if (shown := masked_argv(tokens)) != tokens:
         raise UsageError(
@@ -125,7 +125,7 @@ def stated_as(name: str, value: str) -> str:
 
 
 def shown_of(value: str) -> str:
-    """Returns a value for display: of a list with NAME=SECRET the names only."""
+    """Returns a value for display, in which each NAME=SECRET of a list is masked."""
     return ",".join(masked_argv(value.split(",")))
 
 
@@ -148,8 +148,8 @@ def stated(script: str) -> dict[str, str]:
 
 
 def environment(script: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that sbatch is to take options from: those of the user whose option the script does not
-    state, which they would replace. UsageError for one that a run has no use for."""
+    """Returns the user's variables that sbatch gets. One whose option the script states is left out, as it would
+    replace that option. Raises UsageError for a variable whose option a run cannot have."""
     given, refused = dict[str, str](), dict[str, str]()
     taken = {kind for option, value in stated(script).items() for kind in _kinds(option, value)}
     for name in sorted(it for it in environ if it.startswith("SBATCH_") or it in VARIABLES):
@@ -166,14 +166,14 @@ def environment(script: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kinds(option: str, value: str) -> set[str]:
-    """Returns what an option states: itself, and what others state, too."""
+    """Returns the option itself, and the group of options that it belongs to."""
     devices = option == "gres" and re.search(r"\bgpu\b", value)
     return {option, "gpus" if devices else KIND.get(option, option)}
 
 
 def read_arguments(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns what --sbatch-arg gave: (options that fleet has of its own, the script's lines of all others). UsageError
-    for one that a run has no use for, however it is spelled."""
+    """Returns the options of --sbatch-arg: (those that fleet has, too; the script's lines for all others). Raises
+    UsageError for an option that a run cannot have, in any spelling."""
     own, lines = dict[str, Any](), dict[str, str]()
     for token in tokens:
         if not token.startswith("-") or token == "-":
@@ -190,7 +190,7 @@ def read_arguments(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
                     lines[known.name] = directive(known.name, True if value is None else value)
             if rest:
                 raise UsageError(f"{rest[0]} is no option", hint="give --sbatch-arg once for each")
-        except UnknownOption:  # of a later Slurm
+        except UnknownOption:  # an option of a later Slurm
             lines[_parts(token)[0]] = _later(token)
         except UsageError as error:
             name, equals, value = _parts(token)
@@ -200,19 +200,19 @@ def read_arguments(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _parts(token: str) -> tuple[str, str, str]:
-    """(an option, a blank or "=", its value)."""
+    """Returns (an option, a blank or "=", its value)."""
     option, *rest = tokens_of(token)
     return (option, " ", rest[0]) if rest else option.partition("=")
 
 
 def _later(token: str) -> str:
-    """Returns the line of an option that no table has."""
+    """Returns the script's line for an option that no table has."""
     name, equals, value = _parts(token)
     return f"#SBATCH {text(name)}{equals}{stated_as(name.lstrip('-'), value) if value else ''}"
 
 
 def named(only: str | None) -> str:
-    """Returns how many nodes a node set names; "1" of none."""
+    """Returns the number of nodes in a node set; "1" if there is no node set."""
     from fleet.inventory.fields import FieldError
     from fleet.inventory.nodeset import expand  # takes long to import
 
@@ -223,7 +223,7 @@ def named(only: str | None) -> str:
 
 
 def batch_script(ask: Submit) -> str:
-    """UsageError for an option that a run has no use for."""
+    """Returns the batch script of a request. Raises UsageError for an option that a run cannot have."""
     options = {name.replace("_", "-"): value for name, value in ask.options.items()}
     own, more = read_arguments(options.pop("sbatch-arg", ()))
     only = both(ask.only, own.pop("nodelist", None))
@@ -243,7 +243,7 @@ def batch_script(ask: Submit) -> str:
     if jobs and (again or directive("requeue") in more):
         raise UsageError("--requeue is for one job, and --single-node-jobs are several", hint="leave one of them out")
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else nodes)]
-    lines += [directive("open-mode", "append")]  # of a job that is requeued, too, nothing is lost
+    lines += [directive("open-mode", "append")]  # so a requeued job does not overwrite its output
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
     lines += [directive("requeue")] if again else []
     lines += [directive("array", f"1-{len(ask.each)}")] if ask.each else []
@@ -255,7 +255,7 @@ def batch_script(ask: Submit) -> str:
     if grace > WITHIN_SECONDS and not any(line.startswith("#SBATCH --signal") for line in more):
         lines.append(directive("signal", f"TERM@{ceil(grace) + EARLY_SECONDS}"))
     lines = [line for line in lines if not stated(line).keys() & stated("\n".join(more)).keys()] + more
-    # who looks for the job later may have other variables: the script states the cluster
+    # the script states the cluster: a later command that looks for the job may have other variables
     cluster = next(filter(None, map(ask.environ.get, CLUSTERS)), None)
     if cluster and "clusters" not in stated("\n".join(lines)):
         lines.append(directive("clusters", cluster))
@@ -275,12 +275,12 @@ def batch_script(ask: Submit) -> str:
     if those:
         run = of_line(ask.run, f"${TASK}")
         command = [*(_quoted(it, ask.run, run) for it in ask.command), '"$@"']
-    # the run is this command's alone: what begins it a second time does not begin another run
+    # only this command gets the run's id: a second fleet command in the job must not begin the same run
     command = [*[f"{RUN}={run}"] * bool(run), "exec", *command]
     return "\n".join([HEAD, *lines, *hold, *requeues, *setup, *case, EXEC, " ".join(command), ""])
 
 
 def _quoted(token: str, first: str, run: str) -> str:
-    """Returns a token of the command for the shell, with the run of its line in the place of the first one's."""
+    """Returns a token of the command for the shell. The id of the first run is replaced by the id of the line's run."""
     before, found, after = token.partition(first)
     return f'{shlex.quote(before)}"{run}"{shlex.quote(after)}' if found else shlex.quote(token)

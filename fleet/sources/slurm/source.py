@@ -1,4 +1,4 @@
-"""The source `slurm`: an allocation, and the queue in which one is requested."""
+"""Defines the source `slurm`: an allocation, and the queue from which one is requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.transport.slurm import job_of, jobs_of, shown_job, why_over
 
 
 class Slurm(Source):
-    """The allocation that this process is in."""
+    """Represents the allocation that this process is in."""
 
     name, transport, options, asked = "slurm", "srun", OPTIONS, "slurm, from a login node"
 

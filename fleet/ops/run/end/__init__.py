@@ -1,1 +1,1 @@
-"""How a run ended: the first failure, its cause, the summary."""
+"""Reports how a run ended: the first failure, its cause, the summary."""

@@ -1,4 +1,4 @@
-"""`launch --notify`: a line for sh, which this machine's user gave, at the end of the run that this process leads."""
+"""Runs the command of `launch --notify`, a line for sh, at the end of a run that this process coordinates."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fleet.transport.base import Cancel
 from fleet.transport.local import finish
 
 SECONDS = 30.0
-MOST_BYTES = 1 << 20  # of what it prints
+MOST_BYTES = 1 << 20  # of its output
 
 
 def of_record(folder: RunFolder) -> str | None:
-    """Returns the line that this user's fleet recorded when it launched the run, None for none, or for a secret one."""
+    """Returns the line that this user's fleet recorded at the launch; None if there is none, or if it may be secret."""
     return stored(str, read_object(folder.path / RUN), "launch", "notify") if folder.was_launched_here else None
 
 
 def begins(folder: RunFolder, attempt: int) -> bool:
-    """Notes in the run's record that the line starts; returns False where the record has that already."""
+    """Records that the line starts. Returns False if the run's record already has that."""
     if any(event.attempt == attempt for event in events_of(folder.path, Notifies)):
         return False
     folder.event(Notifies(attempt=attempt))
@@ -33,8 +33,8 @@ def begins(folder: RunFolder, attempt: int) -> bool:
 
 
 def notify(line: str, summary: Mapping[str, Any], folder: RunFolder, cancel: Cancel) -> Notice:
-    """Starts the line, with the summary on its standard input. Returns what became of it, for users. cancel: a
-    request of the user to stop ends it, if it comes from now on."""
+    """Runs the line, with the summary on its standard input. Returns a notice of how it ended. cancel: a request to
+    stop that comes from now on ends it."""
     before = cancel.count
     level: Level = "warning"
     code, why = None, f"it was ended, as it took {SECONDS:g} s or printed more than {MOST_BYTES >> 20} MiB"

@@ -1,5 +1,5 @@
-"""Reads how a run of containers ended, by what they sent: the container that leads it has the last lines of ranks that
-failed, and no logs of other containers."""
+"""Makes the summary of a run of containers from their messages. The container that coordinates the run has the last
+lines of failed ranks, but not the logs of other containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ = ("first_failure", "next", "tracebacks", "hosts")
 
 
 class Sent:
-    """The logs of a host, as far as they were sent: the last lines of its ranks. folder: where they are there."""
+    """Stands for the logs of a host: holds the last lines that its ranks sent. folder: the logs' path on that host."""
 
     def __init__(self, folder: Path, texts: Mapping[str, Mapping[str, str]]) -> None:
         self.folder, self._texts = folder, texts
@@ -28,7 +28,7 @@ class Sent:
 
 
 def logs_of(gang: Gang, texts: Texts, path: Path) -> dict[str, Any]:
-    """Returns by host what takes the place of its logs."""
+    """Returns host -> the Sent that replaces its logs."""
     found: dict[str, dict[str, Mapping[str, str]]] = {host: {} for host in gang.nodes}
     for (host, rank), sent in texts.items():
         found[host][f"rank{rank}.err"] = sent
@@ -36,12 +36,12 @@ def logs_of(gang: Gang, texts: Texts, path: Path) -> dict[str, Any]:
 
 
 def words(gang: Gang, texts: Texts) -> Written:
-    """Returns what the ranks of an attempt wrote, for the verdict."""
+    """Returns the output of an attempt's ranks, for the verdict."""
     return Written(gang, logs_of(gang, texts, Path()))
 
 
 def summary(about: Mapping[str, Any], gang: Gang, texts: Texts, verdict: Verdict, attempt: int) -> dict[str, Any]:
-    """Returns the fields of summary.json that take a reading of what ranks wrote. about: run.json."""
+    """Returns the fields of summary.json that are derived from the ranks' output. about: run.json."""
     nodes = sorted(gang.nodes.values(), key=lambda node: node.node_rank)
     path = Path(about["logs"])
     record = RunRecord(

@@ -1,4 +1,4 @@
-"""The end of a run as one Report: exit code, what failed first and why, and where the logs are."""
+"""Makes one Report of the end of a run: its exit code, the first failure and its cause, and the path of the logs."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ from fleet.rules.worked_out import disagreed
 from fleet.transport.base import JobEnd
 
 TAIL_LINES = 12
-MOST_FINDINGS = 3  # of a preflight, in a sentence
+MOST_FINDINGS = 3  # of a preflight that one sentence names
 
 
 class Written(Outputs):
-    """Holds what the ranks of an attempt wrote, as far as it is on this machine; a log is read once."""
+    """Reads the output of an attempt's ranks from the logs on this machine, each log once."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
         self.gang, self.logs, self.tail = gang, logs, cache(self._tail)
 
     def _tail(self, host: str, rank: int, stream: str = "err", before: bool = False) -> str:
-        """Returns the end of what a rank's last attempt wrote. before: of its stderr, what was there when SIGTERM
-        came."""
+        """Returns the end of a rank's output in its last attempt. before: only the part that was written before
+        SIGTERM."""
         last = _last_end(self.gang, host, rank)
         begins = last.begins if last else (0, 0)
         until = last.until if last and before else None
         return self.logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
 
     def outputs(self, node: Node) -> Iterator[str]:
-        """Yields what the first rank of a node wrote last, where scripts report their checkpoints."""
+        """Returns the last output of a node's first rank, in which scripts report their checkpoints."""
         return (self.tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
     def last_log(self, failure: Failure) -> tuple[str, str, int | None]:
-        """Returns (the name of the log that shows more, its end, the exit code that goes with it, None where none
-        does). What a rank had raised of its own before its stop is its end."""
+        """Returns (the name of the log that shows most, its end, the exit code that it explains, or None). If a rank
+        raised an error of its own before its stop, the log ends there."""
         host, rank, status = failure.host, failure.rank, failure.exit_code
         if rank is None:
             return "node.log", self.logs[host].tail("node.log", TAIL_BYTES), status
@@ -70,21 +70,21 @@ class Written(Outputs):
         before = end is not None and end.until is not None and before_stop(end, self.tail) is not None
         text = self.tail(host, rank, before=before)
         if not before and ended_by(text, status).why is None and (out := self.tail(host, rank, "out")):
-            of_out = status if status > 1 else None  # the last line there is none of sys.exit()
+            of_out = status if status > 1 else None  # sys.exit() writes its message to stderr, not there
             cause, last = ended_by(out, of_out), out.rstrip().rpartition("\n")[2]
             if not text.strip() or (cause.why and last in cause.why):
                 return f"rank{rank}.out", out, of_out
         return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
 
     def answers(self, end: RankEnd) -> bool:
-        """Returns whether a rank failed because of another one, or of a stop: it only reports the other's death, or got
-        SIGTERM before it raised anything of its own."""
+        """Returns whether a rank's failure is a consequence of another failure or of a stop. It then only reports the
+        other rank's death, or received SIGTERM before it raised an error of its own."""
         cause = before_stop(end, self.tail)
         return cause is None or cause.collateral
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        """Returns the failure of a rank that raised an error of its own before a stop reached it. It may have ended
-        later than the ranks that it left: a rank may hang in its clean-up for as long as it likes."""
+        """Returns the failure of a rank that raised an error of its own before a stop reached it, else the given
+        failure. That rank may have ended later than the others, because a rank may hang in its cleanup."""
         mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure
@@ -108,7 +108,7 @@ class Written(Outputs):
 
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
-    """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
+    """Returns how the run ended, by its nodes' messages; None if some have not answered and none has a verdict."""
     about = About(run.run_id, run.about["engine"], run.attempt, run.hosts_without_run, run.stop_reason)
     return verdict.decide(about, gang, Written(gang, logs))
 
@@ -121,8 +121,8 @@ def summarise(
     seconds: float,
     verdict: Verdict | None,
 ) -> Report:
-    """Pure but for reading the logs' tails. `incomplete`: hosts of which log bytes are missing on the head. verdict:
-    None where the run's end is not known yet."""
+    """Returns the report of a run's end. Pure, except that it reads the ends of logs. incomplete: hosts whose logs are
+    not complete on the head. verdict: None if the run's end is not known yet."""
     written = Written(gang, logs)
     results = tuple(_result(gang, host.name, run) for host in run.hosts)
     failure = verdict and verdict["first"]
@@ -146,7 +146,7 @@ def summarise(
 
 
 def _unfit(failure: Failure, verdict: Verdict, gang: Gang) -> str | None:
-    """The hosts that a next run should do without, as they are: lost, or with a full disk."""
+    """Returns the hosts that the next run should not use in their present state: lost ones, or one with a full disk."""
     if failure.what in ("node", "frozen"):
         return fold({failure.host, *verdict["unknown"]})
     return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
@@ -160,8 +160,8 @@ def not_started(
     hosts: Sequence[Host] = (),
     ended: JobEnd | None = None,
 ) -> Report:
-    """Returns the report of a run that was stopped before all of its nodes had started. ended: by its
-    queue, which may begin it again: then that is no failure of the run's."""
+    """Returns the report of a run that was stopped before all of its nodes had started. ended: how its queue ended it.
+    The queue may begin it again, so that is no failure of the run."""
     why, text, code, by = {**error.as_json(), "message": str(error)}, error.message, error.exit_code, "failure"
     if isinstance(error, PreflightError) and error.findings:
         found = [f"{fold(it['hosts'])}: {it['message']}" for it in error.findings[:MOST_FINDINGS]]
@@ -178,8 +178,8 @@ def not_started(
 
 
 def left_alone(run: RunRecord, led: bool = True) -> Report:
-    """Returns the report of a run that continues without this process: nothing has failed yet. led: by this one, until
-    now."""
+    """Returns the report of a run that continues without this process; it has not failed so far. led: this process has
+    coordinated it until now."""
     answer = LeftAlone(run.run_id, run.world_size, str(run.logs), led=led)
     return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, answer=answer)
 
@@ -190,8 +190,8 @@ def _last_end(gang: Gang, host: str, rank: int | None) -> RankEnd | None:
 
 
 def _tracebacks(run: RunRecord, written: Written, first: FirstFailure | None) -> list[TracebackOf]:
-    """The traceback that each rank ended with, equal ones once: whose it is, the exception, the first one's log. One
-    that the first failure's rank wrote, too, and went on after, ended none of those that a stop has ended."""
+    """Returns the last traceback of each rank, equal ones once. If the first failure's rank went on after a traceback,
+    it did not end other ranks either: stopped ranks with that one are left out."""
     groups: dict[str, TracebackOf] = {}
     survived = written.tail(first.host, first.rank) if first and first.rank is not None and not first.traceback else ""
     survived = f"{identity(survived)}\n"
@@ -243,11 +243,11 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
 
 
 def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Written) -> FirstFailure:
-    """The first failure: who, how, its traceback or last lines, a hint, and the log that shows more."""
+    """Returns the first failure: its rank, its end, its traceback or last lines, a hint, and the log with more."""
     gang, tail = written.gang, written.tail
     name, text, status = written.last_log(failure)
     text = text or failure.tail
-    # else its log shows only what its node did to it, but for a thread that others of a stalled rank wait for
+    # in other cases the log shows only how its node ended it. A stalled rank's log may show an error in one thread
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None

@@ -1,1 +1,1 @@
-"""Runs that are there already: found, read, attached to, stopped."""
+"""Finds runs that were started earlier, and reads, follows or stops them."""

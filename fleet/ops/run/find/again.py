@@ -1,5 +1,5 @@
-"""Reads what this machine knows of how a run was started (its run.json), for starting it once more. It also checks
-that: the file may be another user's, and have been changed manually."""
+"""Reads the record of how a run was started (its run.json) on this machine, to start the run once more. Checks it, too:
+the file may be another user's, or edited by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Document(Optional):
 
 
 def misfit(document: Mapping[str, Any]) -> str | None:
-    """Returns what makes no sense in it, as text."""
+    """Returns the first fault of a run.json, as text, or None."""
     try:
         decode(Document, document)
         launch, stored = document["launch"], document["inventory"]
@@ -109,7 +109,7 @@ def _check(host: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """run: its id. document: its run.json."""
+    """Holds the record of a run. run: its id. document: its run.json."""
 
     run: str
     document: Mapping[str, Any]
@@ -120,27 +120,27 @@ class Recorded:
 
     @property
     def source(self) -> str | None:
-        """The inventory's file."""
+        """Returns the path of the inventory's file."""
         return stored(str, self.document, "inventory", "source")
 
     @property
     def selected(self) -> str:
-        """The hosts that were to choose from, as -w has it."""
+        """Returns the hosts that the run could use, in the form of -w."""
         return str(self.document["inventory"]["selected"])
 
     @property
     def narrowed(self) -> str | None:
-        """The same, None where it was the whole inventory."""
+        """Returns the hosts in the form of -w; None if they were the whole inventory."""
         return None if self.document["inventory"]["whole"] else self.selected
 
     @property
     def command(self) -> tuple[str, tuple[str, ...]]:
-        """(script, its arguments)."""
+        """Returns (script, its arguments)."""
         launch = self.document["launch"]
         return str(launch["script"]), tuple(launch.get("args", ()))
 
     def shown(self) -> Iterator[str]:
-        """Yields what a user must see who is to answer for it: all that decides what is run, where."""
+        """Yields the lines that a user must see before approving the launch: all that decides what runs where."""
         launch, stored = self.document["launch"], self.document["inventory"]
         script, args = self.command
         changed = {k: v for k, v in launch.items() if v not in (getattr(Launch, k, None), None, [], {})}
@@ -152,7 +152,8 @@ class Recorded:
             yield json.dumps({name: value for name, value in host.items() if value not in (None, {})})
 
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
-        """Its nnodes and spares, no more than there are hosts now: those that are gone were left out on purpose."""
+        """Returns the run's nnodes and spares, limited to the number of hosts now. Missing hosts were left out on
+        purpose."""
         launch, hosts = self.document["launch"], len(inventory.hosts)
         nnodes = str(launch.get("nnodes") or "")
         if not nnodes.isdecimal():
@@ -161,7 +162,8 @@ class Recorded:
         return {"nnodes": str(kept), "spares": min(launch.get("spares", 0), hosts - kept)}
 
     def everyone(self, env: Mapping[str, str]) -> Inventory:
-        """The inventory as it was. env: values of its variables that were not kept. UsageError where one is missing."""
+        """Returns the inventory of the run. env: values of variables that were not kept. Raises UsageError if one is
+        missing."""
         stored = self.document["inventory"]
         chosen = {operand.partition(":")[0] for operand in self.selected.split(",")}
         needed = [stored["env"], *(host["env"] for host in stored["hosts"] if host["name"] in chosen)]
@@ -175,7 +177,7 @@ class Recorded:
         return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
 
     def request(self, changed: Mapping[str, Any]) -> Launch:
-        """Returns its request, with what is changed now. Raises UsageError."""
+        """Returns the run's request with the changed options. Raises UsageError."""
         then = self.document["launch"]
         variables = {name: {**(then.get(name) or {}), **(changed.get(name) or {})} for name in VARIABLES}
         for name, other in (VARIABLES, VARIABLES[::-1]):
@@ -198,8 +200,8 @@ class Recorded:
 
 
 def recorded(argument: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
-    """Returns how a run was started that has a folder here; UsageError where nothing records how it was started. ask:
-    whether to believe what this user's fleet did not write."""
+    """Returns the record of a run that has a folder here. Raises UsageError if there is none. ask: asks the user
+    whether to use a record that this user's fleet did not write."""
     if (
         is_run_id(argument)
         and os.path.lexists(runs_dir / argument)

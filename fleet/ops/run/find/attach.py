@@ -1,4 +1,4 @@
-"""`fleet attach RUN`: follows a run that was detached, that lost its head, or that another head started."""
+"""Runs `fleet attach RUN`, which follows a run that was detached, that lost its head, or that another head started."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-# of a summary.json: what is not of one of fleet's classes
+# fields of a summary.json that belong to no class of fleet's
 _Error = TypedDict("_Error", {"message": Text, "hint": Text | None})
 _Rest = TypedDict("_Rest", {"exit_code": Whole, "error": _Error | None}, total=False)
 ASK_AGAIN_SECONDS = 1.0
 
 
 def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
-    """The run's own end, as launch reports it. With runtime.detach set it goes on without this process."""
+    """Follows the run, and returns the report of its end, as launch does. If runtime.detach is set, the run goes on
+    without this process."""
     with ExitStack() as at_end:
         sessions, runs_dir = at_end.enter_context(closing(Sessions(runtime))), plan.request.runs
         try:
@@ -51,7 +52,7 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
             run_id = run_here(plan.request.run, runs_dir)
             if run_id is None or (known := report_of(RunFolder(runs_dir / run_id))) is None:
                 raise
-            return known  # it is over, and its nodes have pruned it
+            return known  # the run is over, and its nodes have pruned it
         check_protocol(found)
         plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may be another one later
         folder, record = RunFolder.open(runs_dir, found.run_id), found.record(runs_dir)
@@ -65,12 +66,12 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
             runtime.detach.set()
         if waited := not folder.held:
             folder.request_lock()
-        if waited and not folder.hold(MOMENT_SECONDS):  # it is led already
+        if waited and not folder.hold(MOMENT_SECONDS):  # another process coordinates it already
             if RunState(folder.path).leader_lives is None:
                 raise led_already(folder)
             runtime.emit(_attached(found, record))
             onlooker = Onlooker(folder.path, Logs(found.run_id, runs_dir=runs_dir, tail=0), runtime.emit)
-            # until it is over, or left, or no process leads it any more, and the folder is ours
+            # until the run is over or detached, or no process coordinates it, and this one holds the folder
             look_until(
                 lambda: runtime.detach.is_set() or runtime.cancel.is_set() or folder.hold(),
                 onlooker.look,
@@ -80,7 +81,7 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
                 return left_alone(record, led=False)
             if (known := report_of(folder)) is not None:
                 return known
-        if waited:  # who led it is gone, and may have begun other attempts
+        if waited:  # the earlier coordinator is gone, and may have begun other attempts
             found, _ = _known(plan, runtime, sessions)
             record = found.record(runs_dir)
         decides, leads = False, folder.was_launched_here
@@ -97,14 +98,14 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
             attempt = record.attempt
             found, _ = _known(plan, runtime, sessions, begins=True)
             record = found.record(runs_dir)
-            decides = not found.live and record.attempt == attempt  # no process starts it again
+            decides = not found.live and record.attempt == attempt  # no process has started another attempt
 
 
 def _known(
     plan: RequestPlan[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
-    """Returns the run, and how asking each host went. Where it has only just begun, or an attempt begins, nodes that do
-    not know of that yet are queried again: who followed the others alone would take their end for the run's."""
+    """Returns the run, and the result of the request to each host. If the run or an attempt has just begun, nodes that
+    do not know of it yet are queried again. Otherwise the end of the known nodes would count as the end of the run."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, answers = find(plan.inventory, runtime, live=False, sessions=sessions)
@@ -123,7 +124,7 @@ def _known(
 
 
 def _is_final(known: Report, found: FoundRun) -> bool:
-    """Returns whether what is known here is the run's end, and its nodes can add nothing."""
+    """Returns whether the report on this machine has the run's end, and its nodes can add nothing."""
     summary = known.read(RunSummary)
     decided = summary.end is not None and (summary.end == found.verdict or summary.error is not None)
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
@@ -149,8 +150,8 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
 
 
 def _course(record: RunRecord, all_hosts: Inventory, runtime: Runtime) -> Course | None:
-    """Returns what starting a run again takes, where the process is gone that planned it: its restarts and spares that
-    are left. None where values that it had are kept nowhere."""
+    """Returns the Course to restart a run whose planning process is gone, with the remaining restarts and spares.
+    Returns None if values that it needs were not kept."""
     try:
         known = recorded(record.run_id, record.logs.parent, runtime.ask)
         restarts, used = restarts_of(known.document), {host.name for host in record.hosts}
@@ -174,7 +175,7 @@ def _course(record: RunRecord, all_hosts: Inventory, runtime: Runtime) -> Course
 
 
 def report_of(folder: RunFolder) -> Report | None:
-    """Returns the report that its summary.json has; None while there is none."""
+    """Returns the report in a run's summary.json; None if there is none."""
     summary = read_object(folder.path / SUMMARY)
     if "exit_code" not in summary:
         return None

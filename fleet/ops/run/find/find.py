@@ -1,4 +1,5 @@
-"""Finds what the nodes know of runs. Another head may have started a run, and this one may have forgotten it."""
+"""Finds runs by the records of their nodes. Another head may have started a run, and this one may have no record of
+it."""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ UNATTENDED_SECONDS = 3 * PING_MOST
 
 @dataclass(frozen=True)
 class Known(Inside):
-    """Holds what a host knows of runs."""
+    """Holds the runs that a host reports."""
 
     runs: Sequence[RunHere]
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run as its nodes report it. parts: by this inventory's names, in node-rank order. replaced: hosts on which an
-    earlier attempt is still live. inventory: all hosts that were queried, by name; answered: of
-    those, who did."""
+    """Holds a run as its nodes report it. parts: name in this inventory -> the node's report, in node-rank order.
+    replaced: hosts on which an earlier attempt is still live. inventory: all hosts that were queried, by name.
+    answered: the names of those that responded. kept: the record of the run on this machine."""
 
     run_id: str
     hosts: Mapping[str, Host]
@@ -49,22 +50,23 @@ class FoundRun:
     replaced: tuple[Host, ...] = ()
     inventory: Mapping[str, Host] = field(default_factory=dict)
     answered: frozenset[str] = frozenset()
-    kept: About | None = None  # here
+    kept: About | None = None
 
     @property
     def reported(self) -> About | None:
-        """Returns what a node, or this machine, knows of it."""
+        """Returns the description of the run by a node, else by this machine's record, or None."""
         parts = sorted(self.parts.values(), key=attempt_of)
         return next((part["about"] for part in parts if part["about"]), self.kept)
 
     @property
     def about(self) -> About:
-        """The same, or what is usual."""
+        """Returns the description of the run, with default values if there is none."""
         return self.reported or about_of({}, nnodes=len(self.parts))
 
     @property
     def unknown(self) -> tuple[Node, ...]:
-        """The nodes that it was started on and of which nothing is known here; of an elastic run none must be there."""
+        """Returns the nodes that the run was started on and that have not reported it. An elastic run has none: it
+        needs no particular node."""
         known = {part["node_rank"] for part in self.parts.values()}
         rest = enumerate(() if self.about["least"] else self.about["hosts"].items())
         return tuple(
@@ -74,19 +76,19 @@ class FoundRun:
         )
 
     def _host(self, name: str, node_rank: int) -> Host:
-        """By the name that the head has for it which started the run."""
+        """Returns the host of an unknown node. name: its name on the head that started the run."""
         if name in self.parts or not NAME.fullmatch(name):
             return Host(f"node{node_rank}", "")
         return self.inventory.get(name) or Host(name, name)
 
     @property
     def is_partial(self) -> bool:
-        """Returns whether nodes of it are not known."""
+        """Returns whether some of its nodes are not known."""
         return len(self.parts) < self.about["nnodes"]
 
     @property
     def attempt(self) -> int:
-        """The last one that is known."""
+        """Returns the number of the last known attempt."""
         if self.verdict:
             return self.verdict["attempt"]
         return max(map(attempt_of, self.parts.values()), default=self.about["attempt"])
@@ -101,16 +103,17 @@ class FoundRun:
 
     @property
     def unattended(self) -> float | None:
-        """Seconds for which it has gone on without any head; None: it has one, or ends where it has none."""
+        """Returns the seconds for which the run has gone on without a head; None if it has a head, or would end without
+        one."""
         unheard = [part["unheard"] for part in self.parts.values() if part["unheard"] is not None]
         alone = min(unheard, default=0.0)
         return alone if self.lease is None and self.live and alone > UNATTENDED_SECONDS else None
 
     @property
     def state(self) -> str:
-        """Returns one of "running", "stopping", "done", "stopped", "failed"; "restarting": its head waits with the next
-        attempt; "starting": that begins, nowhere yet; "lost": no process on a node keeps it any more; "unknown": it is
-        over where that is known; "open": its end was never reported."""
+        """Returns one of "running", "stopping", "done", "stopped", "failed", or one of these. "restarting": its head
+        waits before the next attempt. "starting": an attempt begins, and runs on no node yet. "lost": a node has no
+        supervisor for it any more. "unknown": it is over on all known nodes. "open": no node reported its end."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
@@ -124,17 +127,17 @@ class FoundRun:
 
     @property
     def end(self) -> Verdict | None:
-        """Why a head had it stopped, of a run that is over."""
+        """Returns why a head stopped a run that is over, or None."""
         ends = [end for part in self.parts.values() if (end := part["status"].get("end")) is not None]
         return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 
     @property
     def verdict(self) -> Verdict | None:
-        """How it ended, as the first of its nodes has it."""
+        """Returns the verdict of the first node that has one, or None."""
         return next((part["verdict"] for part in self.parts.values() if part["verdict"]), None)
 
     def record(self, runs_dir: Path) -> RunRecord:
-        """To follow it from this machine."""
+        """Returns the record by which this machine can follow the run."""
         part = next(iter(self.parts.values()), None)
         nodes = [
             Node(self.hosts[name], each["node_rank"], len(each["ranks"]), min(each["ranks"], default=0))
@@ -195,21 +198,21 @@ class FoundRun:
 
 
 def attempt_of(part: RunHere) -> int:
-    """Returns the attempt of the whole run: in an elastic one each node counts its own starts."""
+    """Returns the attempt of the whole run. It is 0 for an elastic run, in which each node counts its own starts."""
     return 0 if part["about"] and part["about"]["least"] else part["attempt"]
 
 
 def over(part: RunHere) -> bool:
-    """Is true where it has ended on that node."""
+    """Returns whether the run has ended on that node."""
     return part["status"].get("state") in FINAL
 
 
 def find(
     inventory: Inventory, runtime: Runtime, *, live: bool, sessions: Sessions | None = None
 ) -> tuple[list[FoundRun], tuple[Result, ...]]:
-    """(the runs on these hosts, newest first, how asking each host went). live: only those that have not ended.
-    sessions: gets the connections to hosts that know of any, and a program on each that waits for what is to be
-    followed."""
+    """Returns (the runs on these hosts, newest first; the result of the request to each host). live: only runs that
+    have not ended. sessions: receives the connections to hosts that know a run, and a program on each that waits for
+    the spec of run.follow."""
 
     odd: list[tuple[str, str]] = []
 
@@ -244,8 +247,8 @@ def find(
     for run_id, of in parts.items():
         attempts = [part["verdict"]["attempt"] for part in of.values() if part["verdict"]]
         last = min([*attempts[:1], max(map(attempt_of, of.values()))])
-        # a node that another has replaced knows of an earlier attempt only; where the last one could not begin, the one
-        # before it is the run's
+        # a node that was replaced knows only an earlier attempt. If the last attempt could not begin, the one before it
+        # counts
         current = [(name, part) for name, part in of.items() if attempt_of(part) >= last]
         ordered = dict(sorted(current, key=lambda item: item[1]["node_rank"]))
         replaced = tuple(hosts[name] for name, part in of.items() if name not in ordered and not over(part))
@@ -255,7 +258,7 @@ def find(
 
 
 def read(reports: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
-    """(what a node reports of its runs, the ids of those with invalid reports)."""
+    """Returns (a node's valid reports of runs, the ids of runs with invalid reports)."""
     known: list[RunHere] = []
     odd: list[str] = []
     for run in reports:
@@ -267,14 +270,14 @@ def read(reports: Iterable[SomeRun]) -> tuple[list[RunHere], list[str]]:
 
 
 def no_answer(results: Iterable[Result]) -> str:
-    """Returns which hosts did not answer, as text, "" where all did."""
+    """Returns a text with the hosts that did not answer, "" if all did."""
     silent = [result.host for result in results if not result.ok]
     return f"no answer from {fold(silent)}" if silent else ""
 
 
 def check_protocol(run: FoundRun) -> None:
-    """FleetError where another version of fleet started it, with which this one has no more in common than a run's
-    name, state, processes and logs."""
+    """Raises FleetError if a version of fleet with another protocol started the run. The versions then share only a
+    run's name, state, processes and logs."""
     others = [part["protocol"] for part in run.parts.values() if part["protocol"] != PROTOCOL]
     if others:
         raise FleetError(
@@ -285,7 +288,7 @@ def check_protocol(run: FoundRun) -> None:
 
 
 def warn_of_missing(run: FoundRun, results: Iterable[Result], emit: Emit) -> None:
-    """Reports that nodes of a run did not answer, where there are any."""
+    """Emits a warning if some nodes of a run are not known."""
     if run.is_partial:
         where = no_answer(results) or "is the inventory the one that it was started with?"
         known = f"{len(run.parts)} of its {run.about['nnodes']} nodes are known here"

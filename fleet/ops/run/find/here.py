@@ -1,5 +1,5 @@
-"""Finds the run that an argument means, of those that nodes report. A verb that ends or follows a run also finds those
-that have a folder here, though no node may know of it any more. Another one is named by its whole id."""
+"""Finds the run that an argument names among those that nodes report. A verb that ends or follows a run also finds a
+run that only has a folder here. It takes a run without a folder here only by its whole id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.ops.run.kept.record import about_of
 from fleet.protocol.state import LATEST
 
 KeptHost = TypedDict("KeptHost", {"node_rank": int, "ranks": list[int]})
-# of run.json
+# fields of run.json
 Kept = TypedDict(
     "Kept",
     {
@@ -35,8 +35,8 @@ Kept = TypedDict(
 
 
 def chosen(argument: str, runs: Sequence[FoundRun], results: Iterable[Result], runs_dir: Path) -> FoundRun:
-    """The run that an argument means, of those that have a folder here and of what find() returned; UsageError, or
-    ConnectError where hosts that may know it did not answer."""
+    """Returns the run that an argument names, among the runs of find() and those that have a folder here. Raises
+    UsageError, or ConnectError if hosts that may know the run did not answer."""
     known = {run.run_id: run for run in runs}
     silent = [result for result in results if result.error is not None]
     try:
@@ -61,8 +61,8 @@ def chosen_here(
     inventory: Inventory,
     ask: Callable[[str], bool | None],
 ) -> FoundRun:
-    """The run that an argument means, of what find() found, or of what this machine knows; errors as chosen(). ask:
-    whether that run is meant, where the answer comes from a folder that this user's fleet did not make."""
+    """Returns the run that an argument names, among the runs of find() or the records on this machine. Raises as
+    chosen(). ask: asks the user to confirm a run that was found by a folder which this user's fleet did not make."""
     here, known = names(runs_dir), {run.run_id: run for run in runs}
     try:
         found = chosen(
@@ -88,7 +88,8 @@ def chosen_here(
 
 
 def hosts_of(argument: str, runs_dir: Path, inventory: Inventory) -> Inventory:
-    """The hosts that a run of this folder was started on, where its folder has them: no other host is waited for."""
+    """Returns the hosts that a run was started on, by its folder, so that no other host is waited for. Returns all
+    hosts if the folder names none."""
     record = read_object(runs_dir / (meant(argument, names(runs_dir)) or argument) / RUN)
     kept = [it for each in (record, *restarts_of(record)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
@@ -96,8 +97,8 @@ def hosts_of(argument: str, runs_dir: Path, inventory: Inventory) -> Inventory:
 
 
 def from_folder(path: Path, inventory: Inventory) -> FoundRun | None:
-    """A run whose end is not known here, and that no node reports; None where its folder does not record on which it
-    was started."""
+    """Returns a run that no node reports, from its folder; None if the folder has the run's end, or does not record its
+    hosts."""
     summary = read_object(path / SUMMARY)
     if summary.get("end") or not summary.get("unknown", True):
         return None

@@ -1,4 +1,4 @@
-"""`fleet ps` and `fleet stacks RUN`: the runs on the hosts, and where the ranks of a live one are."""
+"""Runs `fleet ps`, which lists the runs on the hosts, and `fleet stacks RUN`, which shows where a run's ranks are."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fleet.runtime import Runtime
 
 
 def ps(plan: RequestPlan[Ps], runtime: Runtime) -> Report:
-    """data["runs"]: newest first."""
+    """Returns the report, whose data["runs"] has the newest run first."""
     runs, results = find(plan.inventory, runtime, live=not plan.request.all)
     runs = [run for run in runs if plan.request.all or run.live]
     return Report("ps", results, exit_code_of(results), answer=RunsSeen([each.seen for each in runs]))
 
 
 def stacks(plan: RequestPlan[Stacks], runtime: Runtime) -> Report:
-    """data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended, or not begun. A host's
-    data["ranks"] is what its ranks reported."""
+    """Returns the report. Its data: "run", "places" (rules.stacks.Place), "summary", "absent": ranks that have ended,
+    or not begun. A host's data["ranks"] has the stacks of its ranks."""
     runs, answers = find(plan.inventory, runtime, live=False)
     found = chosen(plan.request.run, runs, answers, plan.request.runs)
     if not found.live:
@@ -36,7 +36,7 @@ def stacks(plan: RequestPlan[Stacks], runtime: Runtime) -> Report:
         for name, host in found.hosts.items()
         if plan.request.ranks is None or plan.request.ranks.intersection(found.parts[name]["ranks"])
     }
-    # a script may have started ranks that have numbers of their own
+    # a script may have started ranks with numbers of its own
     results = ask_stacks(found.run_id, parts or found.hosts, plan.request.ranks, plan.request.native, runtime)
     taken = by_host(results)
     where = places(taken)

@@ -1,6 +1,6 @@
-"""`fleet logs RUN`: what its ranks wrote, from the run's folder on this machine. What is missing comes there first,
-from its nodes, or by another process of this machine. The nodes know where in logs begins what was written since some
-time: they have marked how they grew."""
+"""Runs `fleet logs RUN`, which shows the output of a run's ranks from its folder on this machine. Missing parts are
+fetched into the folder first, from the nodes or by another process of this machine. The nodes know at which offset the
+output since some time begins, because they have recorded how their logs grew."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from fleet.sources.queue import State
 from fleet.transport.base import Cancel
 from fleet.transport.program import call
 
-LEFT_SECONDS = 5.0  # in which another process may take over from the one that fetched the logs
+LEFT_SECONDS = 5.0  # another process may take over the fetching of logs in this time
 
 
 def run(plan: LogsPlan, runtime: Runtime) -> Report:
-    """Emits Output. A host's result is an error where its logs could not be fetched."""
+    """Emits the logs as Output events. A host's result is an error if its logs could not be fetched."""
     with ExitStack() as at_end:
         sessions, request = at_end.enter_context(closing(Sessions(runtime))), plan.request
         run_id, found = _named(plan, runtime, sessions)
@@ -77,7 +77,7 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
         if request.follow and folder.held and found is not None and found.live:
             errors = _fetch_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held or submitted(folder.path) is not None
-        folder.release()  # for long no user may read on what is shown, as in a pager
+        folder.release()  # the user may not read on for long, as in a pager
         if request.follow and is_others:
             wait_for(folder, runtime, poll)
         poll()
@@ -93,8 +93,8 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 def _fetch_meanwhile(
     found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
 ) -> Mapping[str, FleetError]:
-    """Does what fetch_logs() does, and shows what comes. The two are separate: a process that requests the folder gets
-    it, also while no process reads what is shown."""
+    """Fetches the logs in a thread, and shows them meanwhile. They are separate so that a process which requests the
+    folder gets it even while no user reads the output."""
 
     def fetch_all() -> Mapping[str, FleetError]:
         errors = fetch_logs(found, folder, runtime, sessions, once=False)
@@ -109,8 +109,8 @@ def _fetch_meanwhile(
 
 
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
-    """The run, and what its nodes know of it; None where all of it is here, or fetched by another process, or
-    nothing is known there any more."""
+    """Returns the run's id, and the run as its nodes report it. The latter is None if all logs are here, or if another
+    process fetches them, or if no node knows the run any more."""
     run_id, here = local(plan.request.run, plan.request.runs, plan.request.since)
     if here:
         return run_id, None
@@ -132,8 +132,8 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 
 
 def local(argument: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
-    """(the run of this machine that the argument means, or ""; whether no node need be queried for what is to be shown
-    of it: all is here, or another process of this machine fetches it)."""
+    """Returns (the run of this machine that the argument names, or ""; whether its nodes need not be queried). They
+    need not if all logs are here, or if another process of this machine fetches them."""
     run_id = run_here(argument, runs_dir)
     if run_id is None:
         return "", False
@@ -144,7 +144,7 @@ def local(argument: str, runs_dir: Path, since: float | None) -> tuple[str, bool
 
 
 def hosts_here(folder: Path) -> Inventory:
-    """Returns the hosts that a run's folder on this machine has logs of, by their names."""
+    """Returns the hosts whose logs are in a run's folder, as an inventory of their names."""
     found = sorted({host for host, _ in _logs(folder, "**/*")})
     return Inventory(tuple(Host(name, name) for name in found), source=str(folder))
 
@@ -156,13 +156,14 @@ def _logs(folder: Path, pattern: str) -> Iterator[tuple[str, int | None]]:
 
 
 def _ranks_of(folder: Path, documents: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Returns the ranks of a run, as far as it is known how many."""
+    """Returns the known ranks of a run."""
     world = max(known for each in documents if isinstance(known := each.get("world_size", 0), int))
     return {*range(world), *(rank for _, rank in _logs(folder, "**/*") if rank is not None)}
 
 
 def _without(ranks: frozenset[int], folder: Path, only: tuple[str, ...] | None) -> str:
-    """Returns in a sentence which have no log here, of these hosts; "" where all have, or no rank at all has."""
+    """Returns a sentence with the ranks that have no log here; "" if all have one, or none has. only: the hosts whose
+    logs count."""
     here = {rank for host, rank in _logs(folder, "*/*") if rank is not None and (only is None or host in only)}
     if not here or ranks <= here:
         return ""
@@ -177,8 +178,8 @@ def fetch_logs(
     *,
     once: bool,
 ) -> dict[str, FleetError]:
-    """Fetches what is not here yet, from all nodes at once; once: what there is now. Returns the hosts that it did not
-    come from; none where another process requests the folder, to lead the run."""
+    """Fetches the missing parts of the logs from all nodes at once. once: only the present ones. Returns an error for
+    each host whose logs are not complete; none if another process requests the folder to coordinate the run."""
     folder.begin(found.attempt)
     attempt = None if found.about["least"] else found.attempt
     spec: FollowSpec = {"run": found.run_id, "offsets": {}, "attempt": attempt, "once": once, "passive": True}
@@ -188,7 +189,7 @@ def fetch_logs(
         return runtime.cancel.is_set() or folder.is_requested()
 
     def is_late(follower: Follower) -> bool:
-        return is_given_up() or once and follower.silent_since is not None  # what it has will be there next time
+        return is_given_up() or once and follower.silent_since is not None  # its logs can be fetched next time
 
     ends = fetch(found.hosts.values(), folder, how, is_late, sessions.take_all(found.hosts))
     if is_given_up():
@@ -207,8 +208,8 @@ def fetch_logs(
 
 
 def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
-    """Another process on this machine, or a job, fetches the logs, until the run is over, or none does: another may
-    take over."""
+    """Waits while another process of this machine, or a job, fetches the logs: until the run is over, or no process has
+    fetched them for LEFT_SECONDS."""
     job, seen = submitted(folder.path), time.monotonic()
     asking = Asking(SOURCES.get(job.on).queue(), (job.job, folder.path / SCRIPT)) if job is not None else None
 
@@ -228,7 +229,8 @@ def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) ->
 def offsets_since(
     when: float, found: FoundRun, sessions: Sessions
 ) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, FleetError]]:
-    """({host: {log: where it begins}}, errors by host). when: seconds since the epoch, by this machine's clock."""
+    """Returns ({host: {log: the offset of the output since `when`}}, errors by host). when: seconds since the epoch, by
+    this machine's clock."""
     ago = time.time() - when  # so that the clocks need not agree
 
     def ask(host: Host) -> Mapping[str, int]:

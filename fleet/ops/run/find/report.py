@@ -1,4 +1,4 @@
-"""`fleet report RUN`: what the run's folder on this machine holds of it, for one page. No host is contacted."""
+"""Makes `fleet report RUN`, one page about a run from its folder on this machine. Contacts no host."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fleet.ops.run.plan.origin import SHORT, versions
 from fleet.protocol.state import ATTEMPT, METRICS
 
 MOST_NOTICES, MOST_RANKS = 200, 1 << 16
-LATE_SECONDS = 60.0  # of a node's clock, or of what is measured before the ranks begin and after they end
+LATE_SECONDS = 60.0  # tolerance: for a node's clock, and for samples before the ranks begin or after they end
 
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """Reports on a run. points: host -> what was measured there, in order."""
+    """Reports on a run. points: host -> its samples, in the order of time."""
 
     points: Mapping[str, Sequence[Point]] = field(default_factory=dict)
 
 
 def report_on(argument: str, runs_dir: Path) -> RunReport:
-    """Returns what the folder of that run holds. UsageError where there is none."""
+    """Returns the report from the folder of a run. Raises UsageError if there is none."""
     path = runs_dir / choose(argument, names(runs_dir))
     run, plan, ended = read_run(path), read_object(path / RUN), report_of(RunFolder(path))
     summary = ended.read(RunSummary) if ended is not None else RunSummary()
@@ -86,7 +86,7 @@ def _remedy(event: RunEvent) -> str | None:
 
 
 def _over(happened: Sequence[Notice]) -> float | None:
-    """Returns when the run was over, as is on record; None where it is not, or has begun again since."""
+    """Returns the recorded time of the run's end; None if it has not ended, or has begun again since."""
     over = None
     for notice in happened:
         over = notice.time if notice.has(RunOver) else None if notice.has(Running, Attempt) else over
@@ -94,13 +94,14 @@ def _over(happened: Sequence[Notice]) -> float | None:
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[int, str]:
-    """Returns rank -> its host, as run.json has it: of the first attempt."""
+    """Returns rank -> its host in the first attempt, from run.json."""
     hosts = stored(dict[str, Any], plan, "hosts") or {}
     return dict(sorted((rank, name) for name in hosts for rank in several(int, hosts, name, "ranks")))
 
 
 def _placed(event: Begun) -> dict[int, str]:
-    """Returns the same of an attempt that has begun. The ranks of a host go up to the next one's first."""
+    """Returns rank -> its host in an attempt that has begun. A host's ranks end before the first rank of the next
+    host."""
     size = min(event.world_size, MOST_RANKS)
     firsts = sorted((first, host) for host, first in event.first_ranks.items())
     nexts = [*(first for first, _ in firsts[1:]), size]
@@ -126,7 +127,7 @@ def _code(plan: Mapping[str, Any]) -> str | None:
 
 
 def _versions(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what the first host's ranks used, by name."""
+    """Returns the versions on the first host: name -> version."""
     first = next(iter(stored(dict[str, Any], plan, "facts") or ()), "")
     if (facts := stored(Facts, plan, "facts", first)) is None:
         return {}
@@ -134,12 +135,12 @@ def _versions(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attempts(happened: Sequence[Notice], planned: Mapping[int, str], start: float, until: float) -> list[AttemptSeen]:
-    """Returns the attempts, each with its ranks: when they ended, and how, where that is known. An attempt whose ranks
-    are not on record has those alone of which an end is."""
+    """Returns the attempts with their ranks, and when and how these ended, if known. If an attempt's ranks are not on
+    record, it has only the ranks whose end is."""
     begins, whys, ends = dict[int, float](), dict[int, str](), dict[int, dict[int, RankSeen]]()
     placed = {0: planned}
     for notice, event in ((each, event) for each in happened for event in each.happened):
-        if isinstance(event, Running | Attempt | Attached):  # Attached, where another head began it
+        if isinstance(event, Running | Attempt | Attached):  # Attached: another head began the attempt
             number, is_first = event.attempt or 0, isinstance(event, Attached) and not event.attempt
             begins.setdefault(number, (event.started if is_first else None) or notice.time)
             placed[number] = _placed(event) or placed.get(number, {})
@@ -162,7 +163,7 @@ def _attempts(happened: Sequence[Notice], planned: Mapping[int, str], start: flo
 
 
 def _points(path: Path, since: float, until: float) -> tuple[dict[str, list[Point]], int]:
-    """Returns host -> the points of all attempts, and how many samples are of another time than the run."""
+    """Returns host -> the points of all attempts, and the number of samples outside the time of the run."""
     found, odd = dict[str, list[Point]](), 0
     for folder in (path, *sorted(path.glob(f"{ATTEMPT}[0-9]*"))):
         for file in sorted(folder.glob(f"*/{METRICS}")):

@@ -1,5 +1,5 @@
-"""`fleet stop RUN`: ends a run on all its nodes, whatever head started it. `fleet forget RUN`: gives up a run whose
-hosts are gone for good; no host is contacted."""
+"""Runs `fleet stop RUN`, which ends a run on all its nodes, whatever head started it. Runs `fleet forget RUN`, which
+gives up a run whose hosts are gone for good, and contacts no host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fleet.transport.program import call
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
-    """Notes, where no process here follows the run, that it is not to be led again."""
+    """Records, if no process here follows the run, that it must not be coordinated again."""
     with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
@@ -49,15 +49,15 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """Returns the folder of a run that no node knows, for us to write to: a leader without a terminal makes room.
-    UsageError where another fleet command follows it."""
+    """Returns the folder of a run that no node knows, and holds its lock. A coordinator without a terminal is ended for
+    that. Raises UsageError if another fleet command follows the run."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
     state = RunState(folder.path)
     makes_room = state.values.get("detached") and state.leader_lives is not None and folder.is_ours
     if makes_room and state.leader_lives:
-        with suppress(ProcessLookupError):  # the run is over, and so it is just now
+        with suppress(ProcessLookupError):  # it has just ended by itself
             os.kill(state.leader["pid"], signal.SIGTERM)
     if folder.hold(HANDOVER_SECONDS if makes_room else MOMENT_SECONDS):
         return folder
@@ -65,10 +65,10 @@ def take(found: FoundRun, runs_dir: Path) -> RunFolder:
 
 
 def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) -> None:
-    """Writes the summary of a run that no node reports, and ends the process that waits for one."""
+    """Writes the summary of a run that no node reports, and ends the process that still waits for a node."""
     folder = take(found, runs_dir)
     try:
-        if not (folder.path / SUMMARY).exists():  # who led it may have ended just now
+        if not (folder.path / SUMMARY).exists():  # its coordinator may just have written one
             record = found.record(runs_dir)
             left = Run(record, folder, {}, runtime)
             left.gang.stop(end, time.time())
@@ -78,7 +78,7 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 
 
 def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
-    """Hosts that do not answer are tried again by a process that this one leaves running; they are errors here."""
+    """Stops the run. A host that does not answer has an error in the report. A background process goes on to try it."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, answers = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, answers, plan.request.runs, inventory, runtime.ask)
@@ -88,7 +88,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
 
     def stop(session: Session, host: Host) -> Result:
         answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
-        # who follows the run ends it everywhere once it has ended on one node, and may have been quicker
+        # the run's coordinator ends it everywhere once it has ended on one node, and may have been quicker
         part = found.parts.get(host.name)
         was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
         left = undying(answer)
@@ -98,7 +98,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
         )
 
     answered = {result.host for result in answers if result.ok}
-    lost = [node.host for node in found.unknown if node.host.name in answered]  # the run's folder, not its processes
+    lost = [node.host for node in found.unknown if node.host.name in answered]  # only the run's folder
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
     unknown = [result for result in answers if not result.ok] if found.is_partial else []
@@ -107,7 +107,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
     if not found.parts:
         end_here(found, plan.request.runs, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
-        answer = replace(answer, restartable=True)  # until now
+        answer = replace(answer, restartable=True)  # it could have been restarted until now
     if left:
         record = found.record(plan.request.runs).but(stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
@@ -120,8 +120,8 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
 
 
 def forget(plan: RequestPlan[Forget], runtime: Runtime) -> Report:
-    """Each of its hosts, an error where it is not known how the run ended there, or all that its ranks wrote: it never
-    will be. UsageError for a run that is over everywhere."""
+    """Gives up the hosts on which the run's end is not known, or whose logs are not complete. Raises UsageError for a
+    run that is over on all hosts, with all logs here."""
     run_id = choose(plan.request.run, names(plan.request.runs))
     path = plan.request.runs / run_id
     if not (path / SUMMARY).exists() and (found := from_folder(path, plan.inventory)) is not None:

@@ -1,1 +1,1 @@
-"""Following nodes and stopping them."""
+"""Follows the nodes of a run, and stops them."""

@@ -1,8 +1,8 @@
-"""Continues a run when the fleet command that began it has ended, in a background process: fleet-leader. That has a
-session of its own, and reads one JSON document from stdin. It leads the run (lead() in launch/attempts.py), or only
-cleans up: it stops the run on hosts that could not be reached, and fetches the rest of their logs. Then it ends.
+"""Continues a run after the end of the fleet command that began it, in a background process: fleet-leader. That process
+has a session of its own, and reads one JSON document from stdin. It coordinates the run (lead() in launch/attempts.py),
+or only cleans up: it stops the run on hosts that could not be reached, and fetches the rest of their logs.
 
-It tries hosts that do not answer for as long as the run's nodes continue by themselves, or for a week."""
+It tries hosts that do not answer for as long as the run's nodes may go on without a head, or for a week."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
 LOOK_SECONDS = 1.0
-LOG = "leader.log"  # in the run's folder: what it writes besides
-LEADS = b"leads\n"  # what it writes once it does
-BEGIN_SECONDS = 120.0  # in which it does, on a busy machine; one that ends before that is not waited for
+LOG = "leader.log"  # in the run's folder: the stderr of the process
+LEADS = b"leads\n"  # the process writes it when it coordinates the run
+BEGIN_SECONDS = 120.0  # the longest wait for LEADS, on a busy machine
 MARGIN_SECONDS = 60.0
 NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
 
 
 def patience(record: RunRecord) -> float:
-    """For how many seconds hosts that do not answer are tried."""
+    """Returns how many seconds to try hosts that do not answer."""
     return NO_LEASE_SECONDS if record.lease is None else record.lease + record.about["stop_grace"] + MARGIN_SECONDS
 
 
 def stop_in_background(
     record: RunRecord, hosts: Sequence[Host], runtime: Runtime, end: Verdict | None, verdict: Verdict | None = None
 ) -> str:
-    """Have the run stopped on these hosts, once they answer, and its logs fetched. Returns what becomes of its ranks
-    there, as text. end: why it is stopped. verdict: on it; None: there is none, or another attempt follows."""
+    """Starts a process that stops the run on these hosts when they answer, and fetches its logs. Returns as text what
+    will happen to its ranks there. end: why it is stopped. verdict: how the run ended; None if that is not known, or if
+    another attempt follows."""
     spec = _spec(record, hosts, runtime.transport, end=end, verdict=verdict)
-    if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process stays for it, see wait()
+    if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process does it in a thread, see wait()
         threading.Thread(target=stop, args=(spec,), name=HELPER).start()
         return fate(record.lease, os.getpid())
     process = _start("follow.background:stop", record, spec)
@@ -71,7 +72,7 @@ def stop_in_background(
 
 
 def wait() -> None:
-    """Returns when this process has nothing to stop any more."""
+    """Waits until the threads of stop_in_background() have ended."""
     for thread in threading.enumerate():
         if thread.name == HELPER:
             thread.join()
@@ -80,10 +81,10 @@ def wait() -> None:
 def lead_in_background(
     record: RunRecord, folder: RunFolder, transport: Transport, hosts: Sequence[Host], course: Any, ended: Any
 ) -> int:
-    """Have the run led by a process of its own: it has the folder's lock from the beginning, so that no process takes
-    the run for one that is over or was left. Returns its pid. FleetError: no process on this machine leads it. hosts:
-    all that it may need. course, ended: JSON, see follow_run()."""
-    # it holds values of variables, which are written nowhere: it goes to our own child, through a pipe
+    """Starts a process that coordinates the run, and returns its pid. It has the folder's lock from the beginning, so
+    that the run never looks over or unattended. Raises FleetError if no process on this machine coordinates the run.
+    hosts: all hosts that it may need. course, ended: JSON, see follow_run()."""
+    # the spec has values of variables that must not be written to disk, so it goes through a pipe
     spec = _spec(record, hosts, transport, lock=folder.lock, course=course, ended=ended)
     process = _start("launch.attempts:lead", record, spec)
     folder.let_go()
@@ -112,8 +113,8 @@ def _spec(record: RunRecord, hosts: Sequence[Host], transport: Transport, **task
 
 
 def _start(function: str, record: RunRecord, spec: dict[str, Any]) -> subprocess.Popen[bytes] | None:
-    """None where it cannot be started, or knows no such transport. The run's folder is its to hold where the spec has
-    the lock of it."""
+    """Starts a background process. Returns None if that fails, or if the transport is not one of fleet's. The process
+    holds the run's folder if the spec has its lock."""
     if spec["transport"] not in TRANSPORTS.names:
         return None
     fds = [spec["lock"]] if spec.get("lock") is not None else []
@@ -125,23 +126,23 @@ def _start(function: str, record: RunRecord, spec: dict[str, Any]) -> subprocess
 
 
 def opened(spec: dict[str, Any]) -> tuple[RunRecord, RunFolder, Transport, list[Host]]:
-    """Returns what such a process works with."""
+    """Returns the objects that a background process needs, from its spec."""
     hosts, hops = (from_json(list[Host], spec[name]) for name in ("hosts", "gateways"))
     record, options = from_json(RunRecord, spec["record"]), ConnectOptions(CONNECT_SECONDS)
     return record, RunFolder(record.logs), open_transport(spec["transport"], options, [*hosts, *hops]), hosts
 
 
 def _left(process: subprocess.Popen[bytes]) -> int:
-    """It outlives us on purpose: no ResourceWarning, no wait; its pid."""
+    """Returns the pid of a process that outlives this one on purpose. No ResourceWarning comes of it, and no wait."""
     assert process.stdout
     process.stdout.close()
     process.returncode = 0
     return process.pid
 
 
-# -- in that process: hosts that could not be reached
+# -- in the background process: hosts that could not be reached
 def stop(spec: dict[str, Any]) -> None:
-    """Stops the run on all of these hosts at once; what came of it goes to the run's events."""
+    """Stops the run on all of these hosts at once. Writes an event with the result for each."""
     record, folder, transport, hosts = opened(spec)
     until, came = CLOCK.monotonic() + patience(record), list[str]()
     end, verdict = spec["end"], spec["verdict"]
@@ -154,11 +155,11 @@ def stop(spec: dict[str, Any]) -> None:
             came.append(host.name)
         folder.event(Cleaned(complete=whole), host=host.name, message=f"{host.name}: {text}")
 
-    with ExitStack() as begun:  # each of them is waited for, whatever happens
+    with ExitStack() as begun:  # waits for each thread, also after an error
         for host in hosts:
             try:
                 begun.callback(unattended(f"stop {host.name}", partial(work, host)).exception)
-            except LimitError:  # then by this one
+            except LimitError:  # no more threads: this one does it
                 work(host)
     correct_summary(folder, came, record.attempt)
     folder.set_stopping([])
@@ -176,11 +177,11 @@ def clean(
     end: Verdict | None = None,
     verdict: Verdict | None = None,
 ) -> tuple[str, bool]:
-    """Tries until the run is stopped on this host; returns what came of it, one line, and whether its logs are
+    """Tries until the run is stopped on this host. Returns the result as one line, and whether its logs are
     complete."""
     reason = "the head gave this node up"
     spec: StopSpec = {"run": run, "grace": grace, "reason": reason, "end": end, "verdict": verdict}
-    if end is None or end["by"] != "stop":  # which ends what may have followed, too
+    if end is None or end["by"] != "stop":  # a "stop" also ends later attempts
         spec["attempt"] = attempt
     last, began = "never tried", CLOCK.monotonic()
     while CLOCK.monotonic() < until and not read_object(folder.path / SUMMARY).get("forgotten"):
@@ -208,17 +209,18 @@ def _fetch(
     folder: RunFolder,
     attempt: int,
 ) -> bool:
-    """Follows a run that is over, from where its logs end here; returns whether every byte came. The folder is held no
-    longer than that: while hosts are waited for, others may write there."""
+    """Fetches the rest of a host's logs of a run that is over. Returns whether they are complete. Holds the folder only
+    meanwhile, so that other processes can write there while this one waits for hosts."""
     spec: FollowSpec = {"run": run, "offsets": {}, "attempt": attempt}
     how = FollowOptions(spec, transport, node_timeout=SILENCE_SECONDS)
 
-    def is_late(follower: Follower) -> bool:  # it went again: no other process waits for it
+    def is_late(follower: Follower) -> bool:  # the connection was lost again
         now, since = CLOCK.monotonic(), follower.silent_since
         return now > until or since is not None and now - since > SILENCE_SECONDS
 
     with FETCHING:
-        # who gave this host up may have others to wait for; who follows a later attempt writes to no file of this one
+        # the process that gave this host up may still hold the folder for other hosts. A process that follows a later
+        # attempt does not write to files of this one
         while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
             if CLOCK.monotonic() > until:
                 program.session.close()
@@ -231,9 +233,9 @@ def _fetch(
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
-    """Notes that the logs which these hosts have of an attempt are complete now. The process that followed the run
-    releases its folder when that is written; a process that follows it again reports them again. That of a later
-    attempt does not report them."""
+    """Records in summary.json that the logs of these hosts are complete now. The process that followed the run releases
+    the folder after it has written the summary. A process that follows the run again lists incomplete logs again; the
+    summary of a later attempt does not have them."""
     if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
         return
     try:

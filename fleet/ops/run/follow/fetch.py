@@ -20,8 +20,8 @@ def fetch(
     waiting: Mapping[str, Program] | None = None,
     attempt: int | None = None,
 ) -> dict[str, FollowEnd]:
-    """Returns host -> how following it ended: it has sent all, or `is_late` was true and it was given up. waiting: host
-    -> a program there that follows. attempt: the number of the attempt, None: the last one."""
+    """Returns host -> how following it ended: it has sent all, or it was given up because `is_late` was true. waiting:
+    host -> a program that runs there already and goes on as run.follow. attempt: None for the last one."""
     ends: dict[str, FollowEnd] = {}
 
     def post(event: FollowEvent) -> None:

@@ -1,8 +1,8 @@
 """Follows one node of a run in a thread of its own: writes its logs to files, and posts its messages to the loop.
 
 After a lost connection the thread connects again and goes on at the sizes of the files. It ends when it has all bytes
-of the node's logs, when give_up() is called, or after an error that no retry can mend ("broken"). `silent_since` shows
-the loop since when it has no connection.
+of the node's logs, when give_up() is called, or after an error that no retry can mend ("broken"). By `silent_since` the
+loop sees since when the thread has no connection.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fleet.transport.program import Program
 
 RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
 FULL_RETRY_SECONDS = 2.0
-SILENCE_SECONDS = 45.0  # default of node_timeout, of which a third without a byte ends a connection
+SILENCE_SECONDS = 45.0  # default of node_timeout; a connection ends after a third of it without a byte
 FULL_PATIENCE_SECONDS = 10.0
 PROTOCOL_ERRORS_LIMIT = 3
 HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
-# three times as much as 64 ranks that were restarted 100 times report after a lost connection
+# three times the report of 64 ranks with 100 restarts each after a lost connection
 ALLOWED_BYTES, ALLOWED_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 
@@ -55,8 +55,8 @@ class FollowEvent:
 @dataclass(frozen=True)
 class FollowEnd:
     """Describes the end of following a node. complete: the head has all bytes of its logs that the node reported. gaps:
-    log -> number of bytes that the node no longer had. blocked: why the head's disk takes nothing. why: the connection
-    was lost last, or the node has no such run. is_there: the node has it, and can read it."""
+    log -> number of bytes that the node no longer had. blocked: why the head's disk takes no bytes. why: the last cause
+    of a lost connection, or that the node has no such run. is_there: the node has the run, and can read it."""
 
     complete: bool
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class FollowOptions:
     """Describes how a run's nodes are followed. spec: the input of run.follow on each, without offsets. post: takes
     each event, must not block.
 
-    node_timeout: seconds. lease: that of the run, in seconds; pings renew it in time. keeps: a follower that is over
+    node_timeout: seconds. lease: the run's lease in seconds, which pings renew in time. keeps: a follower that is over
     leaves its connection open, for take(). trims: nodes may discard log bytes that the head has."""
 
     spec: FollowSpec
@@ -85,8 +85,8 @@ class FollowOptions:
 
 
 def pause_after(seconds: float, least: float) -> float:
-    """Returns the seconds to wait before a retry of what has failed for `seconds`: few after a short failure, more
-    after a long one, so that a host which is gone for days costs next to nothing."""
+    """Returns the seconds to wait before a retry after failures for `seconds`. The longer they last, the longer the
+    pause, so that a host which is gone for days costs next to nothing."""
     return min(SELDOM_SECONDS, max(least, seconds / 30))
 
 
@@ -111,13 +111,13 @@ class _Allowance:
 class Follower(threading.Thread):
     """Follows one node. logs: its files. waiting: a program that runs there already and goes on as run.follow.
 
-    silent_since: since when nothing came, by the clock's monotonic(); None while messages come."""
+    silent_since: since when no frame was received, by the clock's monotonic(); None while frames arrive."""
 
     def __init__(self, host: Host, logs: NodeLogs, how: FollowOptions, waiting: Program | None = None) -> None:
         super().__init__(name=f"follow {host.name}", daemon=True)
         self.host, self.logs, self._how, self._clock = host, logs, how, how.clock
         self.silent_since: float | None = None
-        self.last_output_at = 0.0  # when output of a rank came last, by the clock's monotonic()
+        self.last_output_at = 0.0  # time of a rank's last output, by the clock's monotonic()
         self.refusal: FleetError | None = None  # why the last attempt was refused: connection or login
         self._waiting = waiting
         self.session: Session | None = waiting.session if waiting else None
@@ -125,9 +125,9 @@ class Follower(threading.Thread):
         self._cancel = Cancel()
         self._program: Program | None = None
         self._request: dict[str, Any] | None = None
-        self._is_over, self._is_there = False, True  # nothing more will come; the node has the run
+        self._is_over, self._is_there = False, True  # the node sends no more; the node has the run
         self._why: str | None = None  # as FollowEnd has it
-        self._sizes: dict[str, int] | None = None  # of its logs, once the node has sent all
+        self._sizes: dict[str, int] | None = None  # sizes of its logs, once the node has sent all
         self._protocol_errors = 0
         self._allowance = _Allowance(how.clock)
         self._reported = 0.0
@@ -251,7 +251,7 @@ class Follower(threading.Thread):
             elif now - looked >= FULL_RETRY_SECONDS:
                 looked = now
                 if self._has_room():
-                    return  # it is followed again, from the sizes of the files
+                    return  # _once() follows it again, from the sizes of the files
         while self.logs.blocked and self._clock.monotonic() - full_since < FULL_PATIENCE_SECONDS:
             # the run is over; its last bytes are still on the node, until the head's disk has room
             if self._has_room():

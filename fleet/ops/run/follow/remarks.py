@@ -1,4 +1,4 @@
-"""Formulates what is reported of a node while its run is followed: each function returns what Run.notify() takes."""
+"""Makes the notices about a node while its run is followed. Each function returns the arguments of Run.notify()."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NoticeParts = tuple[Level, str, RunEvent, str | None, str | None]
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 FULL = ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")
-# of what FollowEvent reports: how bad it is, what to print of the host, and what to do
+# kind of a FollowEvent -> (level, text after the host, hint, class of the event)
 REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
     "dropped": ("warning", ": {reason}; trying again", None, Dropped),
     "resumed": ("info", " is back; its logs go on where they stopped", None, Resumed),
@@ -47,7 +47,7 @@ REMARKS: Mapping[str, tuple[Level, str, str | None, type[Remark]]] = {
 
 
 def of_host(host: str, text: str) -> Reason:
-    """Returns a message that many hosts may share."""
+    """Returns a message in which hosts with equal texts can be joined."""
     return Reason("{hosts}", hosts=host) + Reason.of_node(text)
 
 
@@ -69,7 +69,7 @@ def of_rank(end: RankEnd, level: Level) -> NoticeParts:
 
 
 def of_lost(end: RankEnd, lost: int) -> NoticeParts:
-    """Returns the report that its node's disk did not take so many bytes."""
+    """Returns the notice that `lost` bytes of a rank's output are lost, because its node's disk was full."""
     what = f"{size_text(lost)} that rank {end.rank} on {end.host} wrote are nowhere: the disk there took no more"
     return "error", what, Gap(rank=end.rank, bytes=lost), end.host, ROOM.format(end.host)
 

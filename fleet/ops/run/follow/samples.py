@@ -1,4 +1,5 @@
-"""Reads a run's samples while it is followed: the mean use of each host, and which host the others wait for."""
+"""Reads a run's samples while it is followed. Computes the mean use of each host, and finds the host that the others
+wait for."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ from fleet.rules.slow_host import Point, mean, middle, point_of, slow_host
 
 LOOK_SECONDS = 5.0
 MOST_BEFORE = 1 << 20  # bytes of a host's samples that were here before this process followed the run
-LAST, MOST_KEPT = 6, 360  # samples: by which a host is named while the run goes on, by which in the end
+LAST, MOST_KEPT = 6, 360  # numbers of samples that decide on a slow host: while the run goes on; at its end
 
 
 class Samples:
-    """notify: as Run.notify()."""
+    """Holds the samples of a run's hosts. notify: as Run.notify()."""
 
     def __init__(self, record: RunRecord, gang: Gang, notify: Callable[..., None], clock: Clock) -> None:
         self._record, self._gang, self._notify, self._clock = record, gang, notify, clock
         self._taken = {host.name: deque[Point](maxlen=MOST_KEPT) for host in record.hosts}
-        self._offsets = dict[str, tuple[int, int]]()  # a file's number, and how much of it was read
+        self._offsets = dict[str, tuple[int, int]]()  # host -> (the file's inode, the offset up to which it was read)
         self._due, self._began = 0.0, clock.time()
         self._named = set[str]()
 
     def look(self) -> None:
-        """Reports a slow host, once, as soon as that is sure. Called at every turn of the loop."""
+        """Reports a slow host once, as soon as it is certain. It is called at every turn of the loop."""
         if (now := self._clock.monotonic()) < self._due:
             return
         self._due = now + LOOK_SECONDS
@@ -46,7 +47,8 @@ class Samples:
             self._notify("warning", text, SlowHost(hosts=slow.hosts, evidence=slow.evidence))
 
     def slow(self, last: int = MOST_KEPT, since: float = -inf) -> Slow | None:
-        """Returns what the others wait for, by the last samples since then of each host that is not lost."""
+        """Returns the host, or part of one, that the others wait for, or None. Only hosts that are not lost count.
+        last: how many samples of each count. since: earlier samples do not count."""
         nodes = {host: node for host, node in self._gang.nodes.items() if host in self._taken and node.lost is None}
         found = dict[str, list[Point]]()
         for host, node in nodes.items():
@@ -55,7 +57,7 @@ class Samples:
         return slow_host(found)
 
     def used(self) -> dict[str, HostUse]:
-        """Returns the means of each host that has sent samples, of the last hour as a rule."""
+        """Returns the mean use of each host that has sent samples: usually over the last hour."""
         found = {}
         for host, taken in self._taken.items():
             self._read(host)
@@ -66,8 +68,8 @@ class Samples:
         return found
 
     def _read(self, host: str) -> bool:
-        """Reads what is new in a host's file, all of it where another one is in its place, as after a host came back;
-        returns whether there was any."""
+        """Reads the new samples in a host's file, and returns whether there were any. If another file is in its place,
+        as after a restart of the host, reads all of that file."""
         fresh = False
         with suppress(OSError), open_own(self._record.logs / host / METRICS) as file:
             found = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Fetches the stacks of a run's ranks, and checks if its hosts reach each other."""
+"""Fetches the stacks of a run's ranks, and checks whether its hosts reach each other."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def ask_stacks(
     runtime: Runtime,
     ended: bool = False,
 ) -> tuple[Result, ...]:
-    """Returns a StacksThere of each host: the stacks of its ranks, and more. ranks: only
-    these; None: all. native, ended: see StacksSpec."""
+    """Returns a result with a StacksThere for each host: the stacks of its ranks, and more. ranks: only these; None:
+    all. native, ended: see StacksSpec."""
     wanted = None if ranks is None else sorted(ranks)
     spec: StacksSpec = {"run": run_id, "ranks": wanted, "ended": ended, "native": native}
 
@@ -79,7 +79,8 @@ def ras_lines(results: Sequence[Result]) -> list[str]:
 
 
 def names_interface(record: RunRecord) -> bool:
-    """Returns whether the user's variables name the interface of the ranks: another one may well be closed."""
+    """Returns whether the user's variables name the interface of the ranks. The hosts' other interfaces may then be
+    closed, so a check of these proves nothing."""
     document = read_object(record.logs / RUN)
     hosts = stored(list[Any], document, "inventory", "hosts") or []
     holders = [document.get("launch"), document.get("inventory"), *hosts]

@@ -1,6 +1,6 @@
-"""Ranks that are done long before others, ranks that hang, silent runs: each is reported once, and with it where
-the ranks are. With --stall-timeout a silent run is over. Where a rank timed out, all are stopped only when
-it is known where the others are."""
+"""Reports, once each, ranks that are done long before others, ranks that hang, and silent runs, with the stacks of the
+ranks. With --stall-timeout, a silent run is ended. If a rank timed out, all are stopped only after the stacks of the
+others were taken."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from fleet.rules.units import few
 from fleet.transport.base import Transport
 
 LOOK_SECONDS = 0.5
-LONGEST_LINE = 4000  # of what nodes report, in that file
-MEETING_SECONDS = 30.0  # in which launchers of a user's own meet, unless each node was given itself as the master
+LONGEST_LINE = 4000  # characters of a line in STACKS_FILE
+MEETING_SECONDS = 30.0  # a user's own launchers connect in this time, unless each node has itself as its master
 
 
 class Stalls:
-    """Looks on at a run that is followed. notify: as Run.notify()."""
+    """Watches a run that is followed. notify: as Run.notify()."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Stalls:
         self.notify = notify
         self._watch = Watch(record.about["stall_timeout"], clock.monotonic())
         self._ends: list[tuple[float, RankEnd]] = []
-        self._looked, self._quiet_since = 0.0, inf  # at the last taking
+        self._looked, self._quiet_since = 0.0, inf  # time of the last look; the last progress when a stall was reported
         several = record.about["engine"] == "command" and len(record.nodes) > 1
         self._meeting_at = clock.monotonic() + MEETING_SECONDS if several else inf
         self._taking: Taking | None = None
@@ -60,8 +60,8 @@ class Stalls:
             self._ends.append((self._clock.monotonic(), end))
 
     def held(self, end: Verdict | None, text: str = "") -> Verdict | None:
-        """Returns a failure for which all are to stop; None while it is held back. text: the end of what its rank
-        wrote."""
+        """Returns the verdict by which all ranks are to stop, or None while it is held back because a rank timed out.
+        text: the end of that rank's output."""
         if end and self._held is None and timed_out(text):
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
             self.close()
@@ -69,7 +69,8 @@ class Stalls:
         return None if end and end["by"] == "failure" and self._held else end
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
-        """Returns for what all are to stop now, at every turn of the loop. spoke, blind: see Watch."""
+        """Returns the verdict by which all ranks are to stop now, or None. It is called at every turn of the loop.
+        spoke, blind: see Watch."""
         now = self._clock.monotonic()
         if now - self._looked < LOOK_SECONDS or self._gang.stopped_at is not None:
             return None
@@ -93,7 +94,7 @@ class Stalls:
         if self._held is None and progress > self._quiet_since:
             self._forget()  # the run has gone on since
         if self._held and (now >= self._held[1] or not running and self._taking is None):
-            if self._taking is not None and self._taking.hang:  # only whether hosts reach each other is not known yet
+            if self._taking is not None and self._taking.hang:  # only the check of the network is not over yet
                 self._taken(self._taking)
             return self._held[0]
         return None
@@ -111,7 +112,7 @@ class Stalls:
         self._gang.collective, self._gang.at = None, {}
 
     def _running(self) -> dict[str, list[int]]:
-        """By host: the ranks that have not ended, for good where their engine starts them again."""
+        """Returns host -> its ranks that have not ended. A rank that its engine starts again has not ended."""
         found = {node.host.name: list(node.ranks) for node in self._record.nodes}
         for host, ranks in found.items():
             state = self._gang.nodes[host]
@@ -142,12 +143,12 @@ class Stalls:
         # ranks that have ended by a time-out left dumps
         everywhere = kind == "timed out"
         hosts = {host.name: host for host in self._record.hosts if everywhere or host.name in running}
-        self._forget()  # what an earlier one showed
+        self._forget()  # drops the result of an earlier one
         self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
         self._taking.start()
 
     def _advise_apart(self, masters: Mapping[str, str]) -> None:
-        """Advises where nodes wait for each other at different places, each at itself."""
+        """Emits advice if several nodes each wait for the others at their own address."""
         if len(masters) > 1:
             what = f"{fold(masters)} each wait for the others at themselves ({few(masters.values())}): none will come"
             remedy = "give all one master, as fleet sets it: --master_addr $MASTER_ADDR --master_port $MASTER_PORT"
@@ -157,7 +158,7 @@ class Stalls:
         self.notify("warning", message, Advised(id=kind, remedy=remedy), host, remedy)
 
     def _done(self, running: Mapping[str, Sequence[int]]) -> str:
-        """ "3 of 4 nodes"; in ranks, where a node is not done as a whole."""
+        """Returns "3 of 4 nodes", or a number of ranks if only some of a node's ranks are done."""
         nodes = self._record.nodes
         whole = all(len(running.get(node.host.name, node.ranks)) == len(node.ranks) for node in nodes)
         if whole and len(nodes) > 1:
@@ -166,7 +167,7 @@ class Stalls:
         return f"{total - sum(map(len, running.values()))} of {total} ranks"
 
     def _taken(self, taking: Taking) -> str:
-        """Reports where the ranks are: to all in short, which is returned, to the run's folder as a whole."""
+        """Reports where the ranks are. Writes all stacks to the run's folder. Emits a short text, and returns it."""
         short = ""
         for finding in taking.closed[:1]:
             self._gang.ways = {"kind": "network", "message": finding.message, "hint": finding.remedy}
@@ -198,7 +199,7 @@ class Stalls:
     def _end_if(
         self, quiet: float, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str
     ) -> Verdict | None:
-        """The run is over, unless it has gone on while its stacks were taken."""
+        """Returns the verdict that ends a stalled run; None if it has gone on while its stacks were taken."""
         if not self._watch.still_stalled(quiet):
             self._forget()
             self.notify("info", "the run has gone on meanwhile", WentOn())
@@ -214,13 +215,14 @@ class Stalls:
         return [printable(line, LONGEST_LINE) for line in report]
 
     def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
-        """The rank that did not come, else the odd one out, is the first that failed."""
+        """Returns the failure of a stalled run. The rank that a collective misses counts as failed, else the one at
+        another place than the others."""
         stuck = self._gang.collective
         missing = [(it.host.name, rank) for it in self._record.nodes for rank in it.ranks if stuck and rank in stuck[2]]
         odd = [(it.hosts[0], it.ranks[0]) for it in found if it.odd]
         host, rank = next(iter(missing + odd), (next(iter(running)), -1))
         node = self._record.node(host)
-        rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script's own have their own numbers
+        rank = rank if rank in node.ranks else running.get(host, node.ranks)[0]  # a script may number its ranks itself
         seconds = self._watch.timeout or 0.0
         ways = self._gang.ways
         short = "; ".join(filter(None, [ways and ways["message"], short]))
@@ -243,5 +245,5 @@ class Stalls:
 
 
 def _whose(running: Mapping[str, Sequence[int]]) -> str:
-    """ "rank 0 on gpu1"."""
+    """Returns a text such as "rank 0 on gpu1"."""
     return f"{ranks_text([rank for ranks in running.values() for rank in ranks])} on {fold(running)}"

@@ -1,7 +1,7 @@
-"""JSON documents in a run's folder on the head, which others may have damaged, or put there. In state.json a process of
-this machine notes what it does with a run.
+"""Reads the JSON documents in a run's folder on the head. Other programs or users may have damaged them, or put them
+there. In state.json, a process of this machine records what it does with a run.
 
-This module imports little, as verbs look there that have nothing to do with runs."""
+This module imports little, because verbs that have nothing to do with runs use it, too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by f
 
 
 def read_document(path: Path) -> tuple[dict[str, Any], str | None]:
-    """(a JSON object, {} where the file has none; what is wrong with the file, as text)."""
+    """Returns (the JSON object of a file, or {}; the fault of the file as text, or None)."""
     try:
         found = own.read_json(path)
     except FileNotFoundError:
@@ -46,13 +46,13 @@ def read_document(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, {} for a file that is missing, unreadable or holds something else."""
+    """Returns the JSON object of a file; {} if it is missing, unreadable or holds another value."""
     return read_document(path)[0]
 
 
 def stored(kind: TypeForm[T], document: object, *names: str) -> T | None:
-    """Returns the value in a document that these names lead to, one in the other; None where there is none, or one of
-    another kind: documents may have been edited."""
+    """Returns the value at a path of names in a document; None if there is none, or if it has another type. Documents
+    may have been edited."""
     for name in names:
         document = document.get(name) if isinstance(document, Mapping) else None
     try:
@@ -62,14 +62,14 @@ def stored(kind: TypeForm[T], document: object, *names: str) -> T | None:
 
 
 def several(kind: TypeForm[T], document: object, *names: str) -> list[T]:
-    """Returns those items of that kind of the list that these names lead to."""
+    """Returns the items of a type in the list at a path of names."""
     items = stored(list[Any], document, *names) or []
     return [found for each in items if (found := stored(kind, each)) is not None]
 
 
 def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the lines from a file's position on, a longer one in pieces. Of half a line at the end the rest may
-    come: the file's position is before it then."""
+    """Yields the lines from a file's position on, and lines that are too long in pieces. If the file ends with half a
+    line, the position stays before it, because the rest may follow."""
     while line := file.readline(longest):
         if not line.endswith(b"\n") and len(line) < longest:
             file.seek(-len(line), os.SEEK_CUR)
@@ -78,7 +78,7 @@ def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
 
 
 def documents_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-    """Returns (its run.json, its summary.json, what is wrong with the first that cannot be read, as text)."""
+    """Returns (its run.json, its summary.json, the fault of the first that cannot be read as text, or None)."""
     read = {folder / name: read_document(folder / name) for name in (RUN, SUMMARY)}
     plan, summary = (document for document, _ in read.values())
     faults = (f"{path} {wrong}" for path, (_, wrong) in read.items() if wrong not in (None, MISSING))
@@ -86,7 +86,7 @@ def documents_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str | No
 
 
 def restarts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what a run.json has of the run's restarts."""
+    """Returns the records of the run's restarts in a run.json."""
     return several(dict[str, Any], document, "restarts")
 
 
@@ -97,41 +97,42 @@ def sealed(document: Mapping[str, Any], run: str) -> dict[str, Any]:
 
 
 def is_sealed(document: Mapping[str, Any], run: str) -> bool:
-    """Returns whether this user's fleet wrote a document, of that run, as it is."""
+    """Returns whether this user's fleet wrote this document of that run, and it is unchanged."""
     plain = {name: value for name, value in document.items() if name != SEAL}
     return own.is_seal(document.get(SEAL), run, plain)
 
 
 # -- state.json --------------------------------------------------------------------------------------------------
 class RunState:
-    """Holds state.json of a run's folder as it is at one moment: nothing where it is not there, or damaged. A process
-    in it is as processes.myself() has it:
+    """Holds the values of a run's state.json at one moment; none if it is missing or damaged. It describes a process as
+    processes.myself() does. The values:
 
-    leader: who follows the run, None: no process any more. since: when it began to. leads: whether the run is its to
-    lead, and is not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: whether
-    that is no one's terminal. stopper-MACHINE-THREAD: who stops the run on `hosts`, which did not answer."""
+    leader: the process that follows the run, or None. since: when it began to. leads: it coordinates the run, which is
+    not known to be over. lease: seconds that nodes go on without it, None: for ever. detached: it has no terminal.
+    stopper-MACHINE-THREAD: the process that stops the run on `hosts`, which did not answer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.values = folder, read_object(folder / STATE)
         self.leader: Any = self.values.get("leader")
-        self.leader_lives = lives(self.leader)  # None: that is not known here
+        self.leader_lives = lives(self.leader)  # None: not known, as it is on another machine
 
     @property
     def followed(self) -> bool:
-        """Returns whether a process follows the run; one of another machine does as long as it holds the folder."""
+        """Returns whether a process follows the run. A process of another machine does if it holds the folder."""
         return written(self._folder) if self.leader_lives is None else self.leader_lives
 
     @property
     def stopping(self) -> list[str]:
-        """Returns the hosts on which a process still stops the run; one of another machine does as far as is known."""
+        """Returns the hosts on which a process still stops the run. A process of another machine is assumed to be
+        alive."""
         of = (who.get("hosts") for who in stoppers(self.values) if lives(who) is not False)
         return sorted({str(host) for hosts in of if isinstance(hosts, list) for host in hosts})
 
     @property
     def without_head(self) -> tuple[float, float | None] | None:
-        """Returns (last, lease) of a run that no process of this machine leads any more, and that may go on. last: the
-        last sign of life of its leader, in seconds since the epoch. Returns None for others: those that are over, and
-        those whose lease is."""
+        """Returns (last, lease) if no process of this machine coordinates the run any more, and it may still go on.
+        last: the last sign of life of its coordinator, in seconds since the epoch. Returns None if the run or its lease
+        is over."""
         if not self.values.get("leads") or self.leader_lives is not False or (since := self.signed) is None:
             return None
         lease = self.values.get("lease")
@@ -141,21 +142,21 @@ class RunState:
 
     @property
     def signed(self) -> float | None:
-        """Returns when its leader last showed that it lives; None where the run was pruned meanwhile."""
+        """Returns the time of its coordinator's last sign of life; None if the run was pruned meanwhile."""
         with suppress(OSError):
             return os.stat(self._folder / STATE).st_mtime
         return None
 
 
 def stoppers(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the processes that stop a run on some hosts, each with these."""
+    """Returns the processes that stop a run on some hosts, each with its "hosts"."""
     return [who for name, who in state.items() if name.startswith(STOPPER) and isinstance(who, Mapping)]
 
 
 def written(folder: Path) -> bool:
-    """Returns whether a process writes to a run's folder, whatever for."""
+    """Returns whether a process holds the lock for writing to a run's folder."""
     try:
-        with own.open_own(folder / WRITER) as lock:  # to read: the folder may be one that we must not write to
+        with own.open_own(folder / WRITER) as lock:  # for reading: this user may lack the right to write there
             return not try_lock(lock.fileno(), fcntl.LOCK_SH, fcntl.flock)
     except OSError:
         return False
@@ -168,16 +169,16 @@ def _states(runs_dir: Path) -> dict[str, RunState]:
 
 
 def going_on(runs_dir: Path) -> str | None:
-    """Returns the run that goes on, the newest of several: a process of this machine leads it, or did and died.
-    UsageError where runs_dir may be anybody's."""
+    """Returns the run that goes on, the newest of several. A process of this machine coordinates it, or did so and
+    died. Raises UsageError if runs_dir may be another user's."""
     states = {run: state for run, state in _states(runs_dir).items() if state.values.get("leads")}
     found = {run: state.signed for run, state in states.items() if state.followed or state.without_head}
     return max((run for run in found if found[run]), key=lambda run: found[run] or 0.0, default=None)
 
 
 def reminders(runs_dir: Path) -> Iterator[Notice]:
-    """Yields for each run that goes on without its head a notice with the command that leads it again.
-    UsageError where runs_dir may be anybody's."""
+    """Yields a notice for each run that goes on without its head. Its hint is the command that coordinates the run
+    again. Raises UsageError if runs_dir may be another user's."""
     for run, state in _states(runs_dir).items():
         if (found := state.without_head) is None:
             continue

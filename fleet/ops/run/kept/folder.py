@@ -1,4 +1,5 @@
-"""A run's folder on the head: runs/RUN/HOST/ with its logs, events.jsonl, run.json, summary.json; who writes there."""
+"""Manages a run's folder on the head and the lock for writing there. The folder has logs in runs/RUN/HOST/, and
+events.jsonl, run.json and summary.json."""
 
 from __future__ import annotations
 
@@ -26,29 +27,29 @@ from fleet.ops.run.kept.logs import NodeLogs
 from fleet.protocol.state import ATTEMPT, STATE, WRITER, is_log
 
 SIGN_SECONDS = 2.0
-MOMENT_SECONDS = 1.0  # for which a folder may be held by who only looks, or is at its end
-HANDOVER_SECONDS = 20.0  # in which who followed a run leaves it to the next one
+MOMENT_SECONDS = 1.0  # a process that only reads, or is about to end, may hold a folder so long
+HANDOVER_SECONDS = 20.0  # a process that followed a run releases its folder within this time
 STACKS_FILE = "stacks.txt"
-MADE = ".made"  # that this user's fleet made it
-CURRENT = ".attempt"  # the number of the one whose logs are in HOST/, where it is not the first
+MADE = ".made"  # proves that this user's fleet made the folder
+CURRENT = ".attempt"  # the attempt whose logs are in HOST/, if it is not the first
 
 
 class RunFolder(Record):
-    """runs/RUN on the head: who writes there, whose attempt's logs are where."""
+    """Represents runs/RUN on the head: its lock, its documents, and the logs of each attempt."""
 
     path: Path
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.absolute())
-        self.lock: int | None = None  # while we hold it
+        self.lock: int | None = None  # the descriptor, while this process holds the lock
         self._state: dict[str, Any] = {}
         self._signed = 0.0
 
     @classmethod
     def create(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Makes it; UsageError when it cannot be made, before anything was started anywhere.
+        """Makes the folder. Raises UsageError if that fails, before anything was started anywhere.
 
-        A runs_dir made here ignores itself: logs are neither committed to git nor carried along by a sync.
+        A new runs_dir has an ignore file for itself, so that logs are not committed to git, nor sent by a sync.
         """
         path = runs_dir / run_id
         with on_os_error(
@@ -65,8 +66,8 @@ class RunFolder(Record):
 
     @classmethod
     def open(cls, runs_dir: Path, run_id: str) -> RunFolder:
-        """Returns that of a run which was started before, wherever; made if need be, and held if no other process does.
-        UsageError as create()."""
+        """Returns the folder of a run that was started earlier, on any machine. Makes it if it is missing. Holds it if
+        no other process does. Raises UsageError as create() does."""
         path = runs_dir / run_id
         with on_os_error(
             UsageError,
@@ -80,7 +81,7 @@ class RunFolder(Record):
         return folder
 
     def sign(self) -> None:
-        """Shows every few seconds that a process follows the run here. A lock that was removed is made again."""
+        """Updates, every few seconds, the sign that a process follows the run here. Makes a removed lock again."""
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
@@ -92,12 +93,12 @@ class RunFolder(Record):
                 os.utime(self.path / STATE)
 
     def lead(self, lease: float | None, *, leads: bool = True, detached: bool = False) -> None:
-        """Notes that this process follows the run from now on. The rest: see RunState."""
+        """Records that this process follows the run from now on. For the parameters see RunState."""
         self.set_state(leader=myself(), since=time.time(), leads=leads, lease=lease, detached=detached)
 
     def set_state(self, **values: Any) -> None:
-        """Notes for others what is done with the run (see RunState), as far as there is room for it. Where that is
-        nothing, there is no such file."""
+        """Records for other processes what this one does with the run, see RunState. Removes the file if no process
+        does anything. Ignores a full disk."""
         self._state |= values
         with contextlib.suppress(OSError, FleetError), self._alone():
             before = {**read_object(self.path / STATE), **values}
@@ -110,7 +111,8 @@ class RunFolder(Record):
                 os.unlink(self.path / STATE)
 
     def set_stopping(self, hosts: Sequence[str]) -> None:
-        """Notes the hosts on which this thread stops the run from now on; others may do so on other ones."""
+        """Records the hosts on which this thread stops the run from now on. Other threads may stop it on other
+        hosts."""
         me = myself()
         self.set_state(
             **{f"{STOPPER}{me['machine']}-{threading.get_native_id()}": {**me, "hosts": hosts} if hosts else None}
@@ -118,36 +120,36 @@ class RunFolder(Record):
 
     @property
     def is_ours(self) -> bool:
-        """Returns whether this user's fleet made it, wherever it lies now."""
+        """Returns whether this user's fleet made the folder, at this path or another one."""
         with contextlib.suppress(OSError):
             return own.is_seal(own.read_own(self.path / MADE, 99).decode("ascii", "replace"), self.path.name)
         return False
 
     @property
     def was_launched_here(self) -> bool:
-        """Returns whether this user's fleet launched the run from here, or from where the folder lay then."""
+        """Returns whether this user's fleet launched the run, with this folder at this path or another one."""
         return is_sealed(read_object(self.path / RUN), self.path.name)
 
     @property
     def held(self) -> bool:
-        """Returns whether we are the one who writes here."""
+        """Returns whether this process holds the lock for writing here."""
         return self.lock is not None
 
     def hold(self, seconds: float = 0.0) -> bool:
-        """Becomes the one who writes here, until release() or this process's end; False when another process still is
-        after so long. UsageError where the folder is another user's, or a link."""
+        """Takes the lock for writing here, until release() or the end of this process. Returns False if another process
+        still holds it after `seconds`. Raises UsageError if the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
             raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
             os.close(fd)
             return False
-        os.utime(fd)  # no process has requested it since
+        os.utime(fd)  # marks the lock as not requested
         self.lock = fd
         return True
 
     def take_over(self, lock: int) -> None:
-        """Becomes the one who writes here: of the open lock, which the process holds that started this one."""
+        """Takes over the open lock that this process has inherited from its parent."""
         os.set_inheritable(lock, False)
         self.lock = lock
         adopt(lock)
@@ -158,7 +160,7 @@ class RunFolder(Record):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def is_requested(self) -> bool:
-        """Returns whether a process did, since we hold it."""
+        """Returns whether a process has requested the lock since this one holds it."""
         return self.lock is not None and os.fstat(self.lock).st_mtime == 0
 
     def release(self) -> None:
@@ -169,15 +171,15 @@ class RunFolder(Record):
             self.let_go(handed_over=False)
 
     def let_go(self, handed_over: bool = True) -> None:
-        """Closes the lock: who has inherited it holds it alone."""
+        """Closes the lock. A child process that has inherited it goes on to hold it."""
         if self.lock is not None:
             release(self.lock, handed_over)
             self.lock = None
 
     def begin(self, attempt: int) -> None:
-        """The logs of this attempt go to HOST/ from now on, those of the one before it to attempt<k>/HOST/. What is
-        here of it already comes back from there: where a restart could not begin, the last attempt is an earlier one.
-        """
+        """Makes HOST/ the folder of this attempt's logs, and moves the logs of the attempt before to attempt<k>/HOST/.
+        Logs of this attempt that were moved there come back: after a restart that could not begin, an earlier attempt
+        is the last."""
         before = self.attempt
         if before == attempt:
             return
@@ -192,7 +194,7 @@ class RunFolder(Record):
                 f.write(str(attempt))
 
     def set_aside(self, host: str, attempt: int) -> None:
-        """The logs of one host's part go to attempt<k>/HOST/: it starts another one."""
+        """Moves the logs of one host to attempt<k>/HOST/, because the host starts another attempt."""
         aside = self.aside(attempt) / host
         with on_os_error(FleetError, f"cannot move its logs to {aside}", host=host):
             aside.parent.mkdir(0o700, exist_ok=True)
@@ -200,48 +202,48 @@ class RunFolder(Record):
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt whose logs are in HOST/."""
+        """Returns the number of the attempt whose logs are in HOST/."""
         try:
             return int(own.read_own(self.path / CURRENT, 99))
         except (OSError, ValueError):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Returns whether another one is the run's last."""
+        """Returns whether another attempt is the run's last one."""
         return attempt != self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
-        """Returns the logs of a node, of that attempt."""
+        """Returns the logs of a node in an attempt; None: in the last one."""
         return NodeLogs(self.of(attempt) / host)
 
     def of(self, attempt: int | None) -> Path:
-        """Returns what has a folder for each host, of that attempt, None: of the last one."""
+        """Returns the folder with the hosts' folders of an attempt; None: of the last one."""
         return self.path if attempt is None or not self.is_aside(attempt) else self.aside(attempt)
 
     def aside(self, attempt: int) -> Path:
-        """Returns where those go when another one has followed."""
+        """Returns the folder for the logs of an attempt that is not the last."""
         return self.path / f"{ATTEMPT}{attempt}"
 
     def event(self, event: RunEvent, **about: Any) -> None:
-        """Append one line to events.jsonl. What a full disk does not take waits for the next event. about: its "level",
+        """Appends one line to events.jsonl. If the disk is full, it waits for the next event. about: its "level",
         "host", "message"."""
         self.append(event.as_json(time.time(), **about))
 
     def notice(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> Notice:
-        """A line of events.jsonl, and the notice of it for the onlookers."""
+        """Appends an event to events.jsonl, and returns a notice of it to emit."""
         return self.keep(Notice(level, message, host, hint, (event,)))
 
     def keep(self, notice: Notice) -> Notice:
-        """Appends a line for each of its events; returns it."""
+        """Appends a line for each event of a notice, and returns the notice."""
         for record in notice.records:
             self.append(record)
         return notice
 
     def amend(self, name: str, **values: Any) -> None:
-        """Replace values of a JSON object, while others may replace other ones, of this process or of another one; as
-        write_json(). One that was sealed is sealed again."""
+        """Replaces values of a JSON object, as write_json() does. Other threads and processes may replace other values
+        meanwhile. A sealed document is sealed again."""
         with self._alone():
             before, run = read_object(self.path / name), self.path.name
             after = {**before, **values}
@@ -249,15 +251,15 @@ class RunFolder(Record):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process amends a document here meanwhile."""
+        """Keeps other threads and processes from amending a document here meanwhile."""
         with contextlib.ExitStack() as lock:
-            with contextlib.suppress(OSError):  # no folder any more: write_json() reports it
+            with contextlib.suppress(OSError):  # the folder is gone: write_json() reports that
                 events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
                 lock.enter_context(alone(events.fileno()))
             yield
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:
-        """Replace NAME; FleetError when the disk does not take it."""
+        """Replaces the file NAME. Raises FleetError if it cannot be written."""
         try:
             self.replace(name, document)
         except OSError as error:
@@ -267,7 +269,7 @@ class RunFolder(Record):
 
 
 def led_already(folder: RunFolder) -> UsageError:
-    """Another process follows the run: which, and what to do."""
+    """Returns the error that another process follows the run. It names that process, and what to do."""
     leader, run, here = RunState(folder.path).leader, folder.path.name, myself()["machine"]
     who = leader if isinstance(leader, dict) else {}
     machine = str(who.get("machine", here))

@@ -1,4 +1,5 @@
-"""`fleet runs`: the runs that have a folder on this machine; which of them an argument means; the end of old ones."""
+"""Lists the runs that have a folder on this machine, for `fleet runs`. Finds the run that an argument names, and prunes
+old runs."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
 
 @dataclass(frozen=True)
 class LocalRun:
-    """state: "done", "failed", "stopped"; "unknown": how it ended on some of its hosts is not known; "followed": a
-    process here writes to its folder; "unattended": it was left to itself, and no process here leads it any more;
-    "queued": its job waits; "open": it has no summary, and no process here follows it. started: seconds since the
-    epoch. size: bytes. exit_code: None while it has no summary. broken: what is wrong with its documents, as text;
-    None: nothing. stopping: hosts on which a process still stops it, as they did not answer."""
+    """Describes a run. state: "done", "failed", "stopped", or one of these. "unknown": its end on some hosts is not
+    known. "followed": a process here writes to its folder. "unattended": it was detached, and no process here
+    coordinates it any more. "queued": its job waits. "open": it has no summary, and no process here follows it.
+    started: seconds since the epoch. size: bytes. exit_code: None while it has no summary. broken: the fault of its
+    documents as text, or None. stopping: hosts on which a process still stops it, because they did not answer."""
 
     run: str
     state: str
@@ -52,20 +53,20 @@ class LocalRun:
 
 
 def local_runs(runs_dir: Path) -> list[LocalRun]:
-    """Newest first."""
+    """Returns the runs, newest first."""
     return sorted(_each(runs_dir, read_run), key=lambda run: run.started, reverse=True)
 
 
 def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
-    """Yields what is read of each run, but for those that are pruned meanwhile."""
+    """Yields read(folder) for each run, except those that are pruned meanwhile."""
     for folder in _folders(runs_dir):
         with suppress(FileNotFoundError):
             yield read(folder)
 
 
 def names(runs_dir: Path) -> list[str]:
-    """The one that was launched last first, then the others by their time; after those that were launched here those
-    that only have a folder, and those that never began."""
+    """Returns the ids of the runs: first the one that was launched last, then the others that were launched here,
+    newest first. Runs that only have a folder come after these, and runs that never began come last."""
     last = last_begun(runs_dir)
 
     def placed(folder: Path) -> tuple[bool, bool, bool, float, str]:
@@ -83,7 +84,7 @@ def names(runs_dir: Path) -> list[str]:
 
 
 def last_begun(runs_dir: Path) -> str | None:
-    """The run that was the last to begin here, whatever the clock showed then: `latest` leads to it."""
+    """Returns the run that began last here, by the link `latest` and not by the clock."""
     with suppress(OSError):
         link = runs_dir / LATEST
         if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
@@ -93,10 +94,11 @@ def last_begun(runs_dir: Path) -> str | None:
 
 # -- the run that an argument means -----------------------------------------------------------------------------
 def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
-    """The run that an argument means: an id, "latest" (of those here), a name (its newest run), a unique prefix. here:
-    those that have a folder here, as names() has them; others: those that nodes report, newest first. UsageError."""
+    """Returns the run that an argument names: an id, "latest" (of those here), a name (its newest run), a unique
+    prefix. here: runs that have a folder here, as names() returns them. others: runs that nodes report, newest first.
+    Raises UsageError."""
     run_ids = [*dict.fromkeys((*here, *others))]
-    if not argument:  # what an unset variable leaves; every run begins so, and where there is but one it would be meant
+    if not argument:  # from an unset variable; as a prefix, it would match every run
         raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
     if argument in run_ids:
         return argument
@@ -121,7 +123,7 @@ def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> st
 
 
 def meant(argument: str, here: Sequence[str]) -> str | None:
-    """Returns what choose() does; None where it means none."""
+    """Returns the run as choose() does; None if the argument names none."""
     try:
         return choose(argument, here)
     except UsageError:
@@ -135,18 +137,18 @@ def no_such_rank(run_id: str, requested: Iterable[int], known: Iterable[int]) ->
 
 
 def is_part_of_name(argument: str, run_id: str) -> bool:
-    """Is true where it is but the first characters of the run's name, which something else may be called, too."""
+    """Returns whether the argument is only the beginning of the run's name. Then it may also be the name of a file."""
     name = run_name(run_id) or run_id
     return name.startswith(argument) and argument != name
 
 
 def _folders(runs_dir: Path) -> list[Path]:
-    """Returns the folders of runs. Raises UsageError where runs_dir may be another user's."""
+    """Returns the folders of runs. Raises UsageError if runs_dir may be another user's."""
     return [path for path, why in _looked_at(runs_dir) if why is None]
 
 
 def passed_over(runs_dir: Path) -> list[str]:
-    """The folders that look like runs' and are not read, and why, as text."""
+    """Returns a text for each folder that has a run's name and is not read: its path, and why."""
     return [f"{path} {why}, and is passed over" for path, why in _looked_at(runs_dir) if why is not None]
 
 
@@ -165,14 +167,14 @@ def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:
-    """plan: what its run.json holds."""
+    """Returns the time of a run's start. plan: its run.json."""
     started = stored(Time, plan, "started")
     return (folder / "events.jsonl").stat().st_mtime if started is None else started
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
-    """Returns the runs to remove: those that are over, but for the newest `keep`, older than `days`; with max_size the
-    oldest of them, until the rest of all takes no more bytes."""
+    """Returns the runs to remove: runs that are over, are not among the newest `keep`, and are older than `days`.
+    max_size: only the oldest of these, until all other runs together have at most so many bytes."""
     over = [run for run in runs if run.exit_code is not None and run.state != "followed" and not run.stopping]
     old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
     if max_size is None:
@@ -186,8 +188,8 @@ def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | Non
 
 
 def prune(run: LocalRun) -> list[str]:
-    """Take away what fleet wrote to its folder, and the folder, where nothing else is in it: what is. UsageError where
-    a process writes to it, or it cannot be removed."""
+    """Removes fleet's files from a run's folder, then the folder if it is empty. Returns the paths that are left.
+    Raises UsageError if a process writes to the folder, or if it cannot be removed."""
     folder = RunFolder(Path(run.logs))
     link = folder.path.with_name(LATEST)
     try:
@@ -210,8 +212,8 @@ def prune(run: LocalRun) -> list[str]:
 
 
 def clear(path: Path, hosts: Collection[str] = (), is_own: Callable[[str], object] = OF_A_RUN.fullmatch) -> list[Path]:
-    """Removes fleet's own files and the hosts' folders, then the folder; returns what is in it besides. No link is
-    followed. is_own: whether a file of that name is fleet's."""
+    """Removes fleet's own files and the hosts' folders, then the folder if it is empty. Returns the paths that are
+    left. Follows no link. is_own: returns whether a file of that name is fleet's."""
     left = list[Path]()
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
@@ -227,13 +229,13 @@ def clear(path: Path, hosts: Collection[str] = (), is_own: Callable[[str], objec
 
 
 def platform_of(path: Path) -> str | None:
-    """Returns what started a folder's run in containers that no head reaches; None where a head did."""
+    """Returns the platform that started a run in containers that no head reaches; None if a head started it."""
     return stored(str, read_object(path / RUN), "platform")
 
 
 def read_run(path: Path) -> LocalRun:
     known = RunState(path)
-    is_followed = known.followed  # first: its leader writes the summary before it releases the lock
+    is_followed = known.followed  # read first: the leader writes the summary before it releases the lock
     plan, summary, broken = documents_of(path)
     code = summary.get("exit_code")
     state = (
@@ -267,7 +269,7 @@ def read_run(path: Path) -> LocalRun:
 
 
 def _size(file: Path) -> int:
-    """Bytes; 0 for what was just renamed or removed by who writes there."""
+    """Returns the bytes of a file; 0 if another process has just renamed or removed it."""
     try:
         return file.lstat().st_size
     except FileNotFoundError:

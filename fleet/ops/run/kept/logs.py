@@ -1,8 +1,8 @@
-"""Keeps what a node's ranks wrote, on the head: HOST/rank<R>.out|.err and node.log of a run's folder.
+"""Keeps the output of a node's ranks on the head, as HOST/rank<R>.out|.err and node.log in a run's folder.
 
 Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following continues after a
-lost connection. So nothing else must be kept, but what a node no longer had (--max-log) when it was requested: a line
-in the log names it, and GAPS has its size."""
+lost connection. So no other record is needed, except for gaps: bytes that the node no longer had (--max-log). For each
+gap there is a line in the log, and GAPS has its size."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ GAPS = "gaps.json"
 
 
 def stream_of(name: str) -> tuple[int | None, str]:
-    """(rank or None, "stdout" or "stderr") of a log's name."""
+    """Returns (rank or None, "stdout" or "stderr") for a log's name."""
     return None if name in (NODE_LOG, METRICS) else int(name[4:-4]), "stdout" if name.endswith(".out") else "stderr"
 
 
 class NodeLogs:
-    """One node's log files. Used by one thread. `blocked`: the reason why the head's disk takes nothing now. `gaps`: by
-    log, bytes that are missing.
+    """Writes the log files of one node. Only one thread uses it. blocked: why the head's disk takes no bytes now. gaps:
+    log -> number of missing bytes.
 
-    No file stays open: 64 nodes of 8 ranks would need more than the 1024 descriptors most systems allow.
+    No file stays open: 64 nodes of 8 ranks would need more than the 1024 descriptors that most systems allow.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,11 +42,11 @@ class NodeLogs:
     def _look(self) -> None:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
-            if (why := own.foreign(folder)) is not None:  # its logs would be written elsewhere
+            if (why := own.foreign(folder)) is not None:  # logs would be written through a link, or for another user
                 raise UsageError(f"{folder} {why}", hint=f"look at it, and take it away: ls -ld {folder}")
         found = {p.name: p.stat().st_size for p in self.folder.iterdir() if is_log(p.name)}
         stored = read_object(self.folder / GAPS)
-        # by log, how much smaller its size is than the offset on the node
+        # log -> how much smaller the file is than the offset on the node
         self._after: dict[str, int] = stored.get("behind", {})
         self.gaps = stored.get("bytes", {})
         self._sizes = {name: size + self._after.get(name, 0) for name, size in found.items()}
@@ -55,7 +55,7 @@ class NodeLogs:
         return dict(self._sizes)
 
     def skip(self, name: str, offset: int) -> None:
-        """The bytes before `offset` that are not here are nowhere any more: a line in their place names them."""
+        """Writes a line in the place of the missing bytes before `offset`, which no node has any more."""
         missing = offset - self._sizes.get(name, 0)
         if missing <= 0 or self.blocked or not is_log(name):
             return
@@ -63,7 +63,7 @@ class NodeLogs:
         self.gaps = {**self.gaps, name: self.gaps.get(name, 0) + missing}
         self._after = {**self._after, name: self._after.get(name, 0) + missing - len(line)}
         try:
-            # first: without its line a gap is still one, a line without its gap would count as the rank's
+            # GAPS first: a gap without its line is still a gap; a line without its gap would count as output
             stored = json.dumps({"bytes": self.gaps, "behind": self._after})
             replace_file(os.fsencode(self.folder / GAPS), stored.encode(), 0o600)
         except OSError as error:
@@ -73,11 +73,11 @@ class NodeLogs:
         self.write(name, offset - len(line), line)
 
     def write(self, name: str, offset: int, data: bytes) -> bytes:
-        """Append what is not there yet of `data`, which begins at `offset`; returns that new part.
+        """Appends the part of `data` that the file lacks, and returns that part. `data` begins at `offset`.
 
-        A disk that takes nothing sets `blocked`: the file then ends early and this and all that follows is
-        dropped, to be fetched again from the file's size on. So does a file that another process removed, or wrote to.
-        ProtocolError when bytes are missing in between.
+        A full disk sets `blocked`, and so does a file that another process removed or wrote to. The file then ends
+        early. Further bytes are dropped, and are fetched again later from the file's size on. Raises ProtocolError if
+        bytes are missing before `offset`.
         """
         if self.blocked:
             return b""
@@ -104,7 +104,7 @@ class NodeLogs:
         return fresh[: len(fresh) - len(view)]
 
     def try_again(self) -> bool:
-        """True when the disk takes bytes again, after a `blocked`; sizes() may be others then."""
+        """Returns whether the disk takes bytes again after it was `blocked`. sizes() may have changed then."""
         probe = self.folder / ".probe"
         try:
             self._look()
@@ -119,7 +119,8 @@ class NodeLogs:
         return True
 
     def tail(self, name: str, limit: int = 64 * 1024, since: int = 0, until: int | None = None) -> str:
-        """The last bytes of a log as text, none before `since`, none from `until` on; "" when there is none."""
+        """Returns the last bytes of a log as text, none before `since` and none from `until` on; "" if there is no
+        log."""
         try:
             with own.open_own(self.folder / name) as f:
                 return tail_of(f, limit, since, until)

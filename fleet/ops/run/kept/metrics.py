@@ -1,5 +1,5 @@
-"""Reads metrics.jsonl of a host in a run's folder: what was measured there every few seconds. Other programs may have
-changed such a file, and it may be large: what it means is bounded, whatever it holds."""
+"""Reads a host's metrics.jsonl in a run's folder, which has a sample every few seconds. Other programs may have changed
+such a file, and it may be large. So the time and memory for it are bounded, whatever it holds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fleet.protocol.messages.samples import Sample
 from fleet.rules.slow_host import Fold, folded, mean
 
 POINTS = 300  # of a plot, at most
-WHOLE_BYTES, SAMPLES = 1 << 20, 4000  # a larger file is read at so many places
+WHOLE_BYTES, SAMPLES = 1 << 20, 4000  # of a larger file, only so many samples are read
 MOST_LINE = 1 << 17
-Point = Mapping[str, float]  # "time", and of these what is known
-# name -> how two points of it become one
+Point = Mapping[str, float]  # "time", and those names of KINDS whose values are known
+# name -> how the values of several points become one
 KINDS: dict[str, Fold] = {
     **dict.fromkeys(("time", "cpu", "use", "power", "received", "sent"), mean),
     **dict.fromkeys(("memory", "temperature", "highest"), max),
     "lowest": min,
 }
-# name -> how the values of one moment become one: GPUs and networks have sums
+# name -> how the values of several devices at one moment become one: some are summed
 AT_ONCE: dict[str, Fold] = {**KINDS, **dict.fromkeys(("power", "received", "sent"), sum)}
 
 
 def read_metrics(path: Path, since: float, until: float) -> tuple[list[Point], int]:
-    """Returns (the points of a file in their order, POINTS at most; how many of its samples are of another time)."""
+    """Returns (at most POINTS points of a file, in the order of time; the number of its samples outside that time)."""
     found: list[Point] = []
     odd = 0
     with suppress(OSError), open_own(path) as file:
@@ -46,14 +46,14 @@ def read_metrics(path: Path, since: float, until: float) -> tuple[list[Point], i
 
 
 def sample_of(line: bytes) -> Sample | None:
-    """Returns the sample of a line, None of what is none: cut off, or not of fleet's."""
+    """Returns the sample of a line; None if the line is cut off, or not one of fleet's."""
     with suppress(ValueError, RecursionError):
         return decode(Sample, json.loads(line))
     return None
 
 
 def means(points: Sequence[Point]) -> Point:
-    """Returns the mean of each value, or the most, or the least, as KINDS has it."""
+    """Returns the mean, the maximum or the minimum of each value, as KINDS defines it."""
     return _known({name: [point.get(name) for point in points] for name in KINDS}, KINDS)
 
 
@@ -65,8 +65,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
     last = -1
     for at in range(SAMPLES):
         file.seek(size * at // SAMPLES)
-        file.readline(MOST_LINE)  # the rest of one
-        if (begins := file.tell()) > last:  # else it was read already
+        file.readline(MOST_LINE)  # skips the rest of a line
+        if (begins := file.tell()) > last:  # otherwise that line was read already
             last = begins
             yield file.readline(MOST_LINE)
 
@@ -90,6 +90,6 @@ def _point(sample: Sample) -> Point:
 
 
 def _known(values: Mapping[str, Sequence[float | None]], kinds: Mapping[str, Fold]) -> Point:
-    """Returns of each name what its known values come to; names without any are left out."""
+    """Returns for each name its known values as one. Names without known values are left out."""
     found = {name: folded(kinds[name], each) for name, each in values.items()}
     return {name: value for name, value in found.items() if not isnan(value)}

@@ -1,4 +1,4 @@
-"""Reads what is new in a run's folder: in its logs, as Output, and in its events."""
+"""Reads new parts of a run's folder: of its logs, as Output events, and of its events."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from fleet.transport.base import Cancel
 E = TypeVar("E", bound=RunEvent)
 CHUNK = 1 << 20
 POLL_SECONDS = 0.1
-MOST_EVENTS = 1 << 28  # bytes of the file; one that is larger is none of fleet's
-HUSHED = (RunOver, NodeStarted, Cleaned, Notifies, Submitted, Version)  # reported by the onlooker itself, or to no one
-MOST_LINE = 1 << 20  # of an event; what is longer is none
+MOST_EVENTS = 1 << 28  # bytes of the file; fleet writes no larger one
+HUSHED = (RunOver, NodeStarted, Cleaned, Notifies, Submitted, Version)  # shown otherwise, or not at all
+MOST_LINE = 1 << 20  # of an event; a longer line is none
 
 
 @dataclass(frozen=True)
 class LogsPlan(RequestPlan[Logs]):
-    """only: hosts, None: all."""
+    """Holds the plan. only: the hosts whose logs are shown; None: all."""
 
     only: tuple[str, ...] | None = None
 
 
 @dataclass
 class NewEvents:
-    """Reads what is new in a run's events.jsonl at `path`."""
+    """Reads new lines of a run's events.jsonl at `path`."""
 
     path: Path
     offset: int = 0
 
     def read(self) -> Iterator[Notice]:
-        """Each with one event."""
+        """Yields a notice for each new line, with one event each."""
         with suppress(OSError), open_own(self.path) as f:
             if os.fstat(f.fileno()).st_size > MOST_EVENTS:
                 return
@@ -67,18 +67,18 @@ _Common = TypedDict("_Common", {"time": float, "level": Level, "message": str, "
 
 
 def _noticed(line: bytes) -> Notice | None:
-    """Returns the event of a line; None of half a line (a disk that was full), or what is none of fleet's."""
+    """Returns the notice of a line; None if it is cut off by a full disk, or not one of fleet's."""
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         record = decode(_Common, json.loads(line), UNBOUNDED)
-        level, message = record.get("level", "info"), record.get("message", "")  # not all are for people
+        level, message = record.get("level", "info"), record.get("message", "")  # some events have no text
         return Notice(level, message, record.get("host"), happened=(of_record(record),), time=float(record["time"]))
     return None
 
 
 @dataclass
 class Reader:
-    """Emits what is new in the log files of a run's folder. begins: host -> log -> where it begins, None: all at 0;
-    hosts that are not there are left out. only: hosts, None: all."""
+    """Emits new parts of the log files in a run's folder. begins: host -> log -> the offset to begin at; hosts that it
+    lacks are left out; None: all logs begin at 0. only: hosts; None: all."""
 
     folder: Path
     request: Logs
@@ -88,16 +88,16 @@ class Reader:
     offsets: dict[tuple[Path, int], int] = field(default_factory=dict)
 
     def poll(self) -> bool:
-        """Reads what is new. Returns True where there was any."""
+        """Emits new parts of the logs. Returns whether there were any."""
         here: dict[Path, int] = {}
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if is_log(path.name) and self._wants(path):
                 with suppress(FileNotFoundError):  # set aside just now
-                    here[path] = path.lstat().st_ino  # another attempt's is another file
+                    here[path] = path.lstat().st_ino  # the same log of another attempt is another file
         gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
-        moved = [self._finish(*file) for file in gone]  # what its attempt wrote last comes before what the next writes
+        moved = [self._finish(*file) for file in gone]  # the end of an attempt comes before the next one
         moved += [self._show(path, (path, inode)) for path, inode in here.items()]
-        if self.begins is not None:  # another attempt's logs are new as a whole
+        if self.begins is not None:  # logs of a later attempt are shown from their beginning
             self.begins = dict.fromkeys(self.begins, {})
         return any(moved)
 
@@ -119,11 +119,11 @@ class Reader:
         return moved
 
     def _show(self, path: Path, file: tuple[Path, int]) -> bool:
-        """path: where it is now."""
+        """Emits the new part of a log. path: its present path. file: its first path, and its inode."""
         host, (rank, stream), moved = path.parent.name, stream_of(path.name), False
         try:
             f = open_own(path)
-        except OSError:  # set aside just now, or none of the user's
+        except OSError:  # set aside just now, or not the user's
             return False
         with f:
             if file not in self.offsets:
@@ -138,15 +138,15 @@ class Reader:
 
 
 class Onlooker:
-    """Emits what is new in the folder of a run that another process leads. request: its tail is 0 for what comes from
-    now on, None for all of it."""
+    """Emits new parts of the folder of a run that another process coordinates. request: its tail is 0 for output from
+    now on, None for all output."""
 
     def __init__(self, folder: Path, request: Logs, emit: Callable[[Event], object]) -> None:
         self._events, self._reader, self._emit = NewEvents(folder / "events.jsonl"), Reader(folder, request, emit), emit
         if request.tail is not None:
             self._reader.poll()
             list(self._events.read())
-            self._reader.request = replace(request, tail=None)  # of files from here on all is
+            self._reader.request = replace(request, tail=None)  # new files are shown as a whole
 
     def look(self) -> None:
         for notice in self._events.read():
@@ -156,8 +156,8 @@ class Onlooker:
 
 
 def look_until(end: Callable[[], T | None], look: Callable[[], object], latch: Cancel) -> T:
-    """Looks again and again until there is an end, and then once more, for what was written last. Returns the end.
-    latch: it looks at once when that is set."""
+    """Calls `look` again and again until `end` returns a value, and then once more for the last output. Returns that
+    value. latch: ends a pause between two looks."""
     while not (ended := end()):
         look()
         latch.wait(POLL_SECONDS)
@@ -171,7 +171,7 @@ def _in_rank_order(path: Path) -> tuple[bool, int, str, str]:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Returns where the last `lines` lines of a file begin."""
+    """Returns the offset at which the last `lines` lines of a file begin."""
     with open_own(path) as f:
         end = at = f.seek(0, os.SEEK_END)
         count = 0

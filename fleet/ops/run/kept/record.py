@@ -1,5 +1,5 @@
-"""Defines the record: what the process that follows a run knows of it. A launch makes it from its plan, any other head
-from the run's nodes."""
+"""Defines the record by which a process follows a run. A launch makes it from its plan; any other head makes it from
+the reports of the nodes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RunRecord:
     nodes: in node-rank order. logs: the run's folder on this machine. about: how the nodes describe the run. lease:
     seconds that it goes on without a head, None: for ever. grace: seconds between SIGTERM and SIGKILL after a failure,
     when peers may hang. node_timeout: seconds of silence until a node is lost. unknown: hosts whose part of the run is
-    not known here. hosts_without_run: those of them that answered. stop_reason: why a head stopped it, where it is
-    over. verdict: how it ended, once that is decided. term: the number of its leader, counted from 1."""
+    not known here. hosts_without_run: those of them that answered. stop_reason: why a head stopped it, if it is
+    over. verdict: how it ended, once that is decided. term: the number of its coordinator, counted from 1."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -76,7 +76,8 @@ class RunRecord:
 
 
 def about_of(hosts: Mapping[str, tuple[int, int]], **fields: Any) -> About:
-    """Returns how nodes describe a run. hosts: name -> (first rank, number of ranks). fields: others of About."""
+    """Returns the nodes' description of a run. hosts: name -> (first rank, number of ranks). fields: others of
+    About."""
     about: About = {
         "engine": "engine",
         "script": "",

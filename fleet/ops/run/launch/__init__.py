@@ -1,1 +1,1 @@
-"""The whole course of a launch, with its attempts."""
+"""Runs a launch from its plan to its end, with all attempts."""

@@ -1,6 +1,6 @@
-"""Follows a run to its end, attempt by attempt. Where a failure need not be the end (Course), its nodes report
-whether anything is left of the last attempt. They are started again, by the code that started them first. The run keeps
-its id.
+"""Follows a run to its end, attempt by attempt. If another attempt may follow a failure (see Course), the nodes report
+whether processes of the last attempt are left. Then they are started again, by the code of the first start. The run
+keeps its id.
 """
 
 from __future__ import annotations
@@ -52,13 +52,15 @@ def follow_run(
     decides: bool = False,
     leads: bool = False,
 ) -> Report:
-    """Follows it to its end, attempt by attempt; writes summary.json. waiting: by host, what started its part. run: of
-    the attempt under way, where it was made already. ended: that one is over, and `course` is what follows. decides:
-    no leader starts it again, though we only look on; else it is left, where one may."""
+    """Follows a run to its end, attempt by attempt, and writes summary.json. waiting: host -> the program that started
+    its part. run: the Run of the present attempt, if there is one already. ended: the present attempt, if it is over;
+    `course` then describes the next one. decides: no coordinator starts another attempt, although this process does not
+    coordinate the run. Without it, the run is left if another attempt may follow. leads: this process coordinates
+    it."""
     read_all()
-    nodes: dict[str, Host] = {}  # of all attempts, the last one's first
+    nodes: dict[str, Host] = {}  # hosts of all attempts, those of the last one first
     last: Run | None = None
-    restarts = restarts_of(read_object(folder.path / RUN))  # others' before us
+    restarts = restarts_of(read_object(folder.path / RUN))  # those by other processes so far
     while True:
         if ended is None:
             began = runtime.clock.monotonic()
@@ -87,7 +89,7 @@ def follow_run(
                 return conclude(run.conclude(report, nodes), record, restarts, folder, runtime, line)
             run.leave()
             course, run, last = after, None, run
-            # an interrupt while what was left of the attempt was ended: no restart is announced
+            # after an interrupt during the cleanup of the attempt, no restart is announced
             restart = {} if runtime.cancel.is_set() else _report_restart(after, report, record, lasted, folder, runtime)
             ended = Ended(report, restart)
         assert course is not None
@@ -107,14 +109,14 @@ def follow_run(
             ended.restart.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
         restarts.append(ended.restart)
         ended = None
-        with suppress(FleetError):  # on a full disk; the events have it, too
+        with suppress(FleetError):  # the disk is full; events.jsonl has the restarts, too
             folder.amend(RUN, restarts=restarts)
 
 
 def _leave(
     record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None, ended: Ended | None = None
 ) -> Report:
-    """Has it go on without this process."""
+    """Detaches from the run, and has a background process coordinate it."""
     hosts = (*record.hosts, *((*course.plan.hosts, *course.plan.spares) if course is not None else ()))
     record, more = replace(record, lease=None), (to_json(course), to_json(ended))
     pid = lead_in_background(record, folder, runtime.transport, hosts, *more)
@@ -123,7 +125,8 @@ def _leave(
 
 
 def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course | None) -> tuple[RunRecord, Runtime]:
-    """Has it go on without a terminal, and without a lease; returns what it is led by from now on."""
+    """Detaches the run from the terminal and from its lease. This process goes on to coordinate it, by the returned
+    record and runtime."""
     assert runtime.stay is not None
     load_all(course)
     folder.lead(None, detached=True)
@@ -134,7 +137,7 @@ def _stay(record: RunRecord, folder: RunFolder, runtime: Runtime, course: Course
 
 
 def load_all(course: Course | None) -> None:
-    """Loads all that leading the run to its end takes: fleet may be another one by then."""
+    """Loads all code that is needed up to the end of the run. fleet may be replaced by another version meanwhile."""
     read_all()
     if course is not None:
         engine(course.plan.job.engine)
@@ -150,8 +153,9 @@ def conclude(
     runtime: Runtime,
     line: str | None,
 ) -> Report:
-    """The report of the whole run is that of the attempt that ended it. line: of --notify, where this process leads the
-    run; a process that led it before, and died, may have started it."""
+    """Writes and returns the report of the whole run, which is the report of its last attempt. line: the line of
+    --notify, if this process coordinates the run. An earlier coordinator that died may have started that line
+    already."""
     summary = replace(report.read(RunSummary), attempt=record.attempt, restarts=restarts)
     assert summary.end is None or summary.end["code"] == report.exit_code
     report = replace(report, answer=summary)
@@ -169,7 +173,8 @@ def conclude(
 def _report_restart(
     course: Course, report: Report, record: RunRecord, lasted: float, folder: RunFolder, runtime: Runtime
 ) -> dict[str, Any]:
-    """One line, and its event: what ended the attempt, and which restart that makes, or who is replaced."""
+    """Emits a notice of what ended the attempt, with the number of the restart, or with the replaced hosts. Returns the
+    fields of the restart."""
     failure, attempts = report.read(RunSummary).first_failure, course.attempts
     assert failure is not None
     log = folder.aside(record.attempt) / failure.host / failure.log.rpartition("/")[2]
@@ -204,8 +209,8 @@ def _not_again(
     runtime: Runtime,
     last: Run | None,
 ) -> Report:
-    """Returns the report of the attempt that was the last, for no other could begin, as its nodes have it now. last:
-    that attempt, where this process followed it."""
+    """Returns the report of the last attempt, after which no other could begin, by the present state of its nodes.
+    last: that attempt, if this process followed it."""
     verdict = report.read(RunSummary).end
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):
@@ -226,15 +231,15 @@ def _not_again(
 def begin_with_spares(
     plan: Plan, record: RunRecord, error: FleetError, folder: RunFolder, runtime: Runtime
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
-    """Does what begin() does, for a run of which no attempt has begun: some hosts did not start, as `error` reports,
-    and all were stopped again. Raises FleetError, with the run's summary written, where there are not spares enough."""
+    """Does what begin() does for a run whose first attempt did not begin: some hosts failed to start with `error`, and
+    all were stopped again. If there are too few spares, writes the run's summary and raises FleetError."""
     try:
         if not plan.spares:
             raise error
         plan, failed = go_on(plan, error)
         for name, why in failed.items():
             runtime.emit(record_left_out(folder, name, why))
-        # who asks to leave it is served once it runs
+        # a request to detach takes effect once the run has begun
         return begin(
             Course(replace(plan, attempt=record.attempt + 1)),
             record,
@@ -250,7 +255,7 @@ def begin_with_spares(
 
 
 def lead(spec: dict[str, Any]) -> None:
-    """Leads the run to its end, in the place of who has the folder's lock open, too."""
+    """Coordinates the run to its end, in a background process that has inherited the folder's lock."""
     record, folder, transport, _ = opened(spec)
     course = from_json(Course | None, spec["course"])
     ended = from_json(Ended | None, spec["ended"])

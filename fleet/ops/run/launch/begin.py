@@ -1,6 +1,6 @@
-"""Begins another attempt of a run: its nodes report whether anything is left of the last one, and are started again, by
-the code that started them first. A Course holds what that takes: the process that planned the run has it, and the one
-that continues after it. An attempt is a start like the first, with a port and so a store of its own."""
+"""Begins another attempt of a run. The nodes report whether processes of the last attempt are left, and are started
+again, by the code of the first start. A Course holds the data for that. The process that planned the run has it, and
+passes it to the process that continues after it. Each attempt has a port, and so a store, of its own."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ from fleet.transport.base import Cancel
 from fleet.transport.program import Program, first_message
 
 RETRY_SECONDS = 0.5
-CONNECT_SECONDS = 10.0  # after the pause, in which a host may be reached: one refusal of a busy one is not the end
+CONNECT_SECONDS = 10.0  # after the pause: a busy host that refuses a first connection has so long
 BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
 
 @dataclass(frozen=True)
 class Course:
-    """plan: of the attempt under way. restarts, quick: see Attempts. lost: the hosts that others replace for it."""
+    """Holds the state of a run's restarts. plan: of the present attempt. restarts, quick: see Attempts. lost: the hosts
+    that spares replace in it."""
 
     plan: Plan
     restarts: int = 0
@@ -48,7 +49,8 @@ class Course:
     lost: Failed = field(default_factory=dict)
 
     def after(self, report: Report, lasted: float) -> Course | None:
-        """Returns what is to be started after an attempt that ended so, and lasted so many seconds; None: nothing."""
+        """Returns the Course of the attempt that follows one with this report, which lasted so many seconds; None if
+        none follows."""
         lost, plan = lost_hosts(report), replace(self.plan, attempt=self.plan.attempt + 1)
         after = self.attempts.after(
             report.read(RunSummary).end, len(lost), len(plan.spares), lasted, plan.request.least
@@ -66,21 +68,22 @@ class Course:
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt that another one is to follow. restart: what was reported of that."""
+    """Holds an attempt that is over, and that another one follows. restart: the fields of the reported restart."""
 
     report: Report
     restart: dict[str, Any]
 
 
 class Left(Interrupted):
-    """Between two attempts: the run is to go on without this process."""
+    """Is raised if the user detaches between two attempts: the run goes on without this process."""
 
 
 def begin(
     course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
-    """Start the attempt: its plan and record, and what waits on each node. Spares take the place of hosts where it
-    cannot begin. FleetError where that leaves too few, Interrupted where it is not to be."""
+    """Starts the attempt. Returns its plan, its record, and the program that waits on each node. Spares replace hosts
+    on which it cannot begin. Raises FleetError if there are too few hosts, and Interrupted if the user stops the
+    run."""
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
     plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
@@ -94,7 +97,7 @@ def begin(
             except FleetError as error:
                 plan, failed = go_on(plan, error)
                 if checked:
-                    plan = replace(plan, attempt=plan.attempt + 1)  # the one that began on some hosts is over
+                    plan = replace(plan, attempt=plan.attempt + 1)  # that attempt has begun on some hosts
             spares = dict(zip(failed, (host.name for host in plan.hosts if host not in before.hosts), strict=False))
             for name, why in failed.items():
                 runtime.emit(record_left_out(folder, name, why, spares.get(name)))
@@ -134,9 +137,9 @@ def _begin(
 
 
 def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
-    """That every host is there and nothing of earlier attempts is left; the plan with a port that is free. Until then,
-    by the runtime's clock, nodes wait; they know of the run until `waiting` is closed. Left, Interrupted: once it is
-    requested."""
+    """Checks that every host can be reached and that nothing of earlier attempts is left. Returns the plan with a free
+    port. until: the nodes wait until then, by the runtime's clock. waiting: the nodes know of the run until it is
+    closed. Raises Left or Interrupted as soon as the user requests that."""
     runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
     hurry = Cancel()
     for latch in (runtime.cancel, runtime.detach):

@@ -1,4 +1,4 @@
-"""The one loop of a run: what followers hear goes in, stops go out, until every node has ended."""
+"""Runs the loop of a run: it handles the events of the followers and sends stops, until every node has ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TICK, JOIN_SECONDS = 0.5, 5.0
 
 
 class Run:
-    """A run under way, whatever process started it. plan: where this machine planned it."""
+    """Follows a run that any process has started. plan: the plan, if this machine made it."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Run:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         parts = {node.host.name: (node.node_rank, node.ranks) for node in record.nodes}
         self.gang, self._plan = gang_of(parts, record.about["least"]), plan
-        self.leads = leads or plan is not None  # who only looks on takes nothing from the run
-        self._superseded = False  # by who leads it elsewhere
+        self.leads = leads or plan is not None  # without that, it leaves the run to its coordinator
+        self._superseded = False  # by a coordinator elsewhere
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
         # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
         self._events: queue.Queue[FollowEvent | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._events.put(None)) for latch in (runtime.cancel, runtime.detach)]
         self.gang.verdict = record.verdict
-        # what its ranks did is the answer, in whatever order it is received
+        # the known end counts, in whatever order messages are received
         if known := record.verdict or record.stop_reason:
             self.gang.stop(known, self._clock.time())
         self.gang.unknown = set(record.unknown)
@@ -85,7 +85,7 @@ class Run:
             "broken": self._on_broken,
         }
         self._advised: set[Advice] = set()
-        watched = record if self.leads else record.but(stall_timeout=None)  # who looks on ends nothing
+        watched = record if self.leads else record.but(stall_timeout=None)  # only a coordinator ends a silent run
         self._stalls = Stalls(watched, self.gang, folder, runtime.transport, self.notify, self._clock)
         self._samples = Samples(record, self.gang, self.notify, self._clock)
         spares = plan.spares if plan is not None else ()
@@ -115,11 +115,11 @@ class Run:
         )
         follower = Follower(host, self.logs[host.name], how, waiting)
         if self.record.lease is None and self.leads:
-            follower.detach()  # it has one when it is started
+            follower.detach()  # a node is started with a lease
         return follower
 
     def follow(self) -> Report:
-        """Follows this attempt until it ends or is left; then it may be called again."""
+        """Follows this attempt until it ends, or the user detaches. In the latter case it may be called again."""
         for host, why in (self.plan.absent if self.plan else {}).items():
             if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
@@ -162,14 +162,15 @@ class Run:
         return replace(report, answer=replace(report.read(RunSummary), used=used, slow=slow))
 
     def may_decide(self, report: Report) -> bool:
-        """Returns whether no other attempt may follow, begun by who leads the run."""
+        """Returns whether this process may decide on the run's end: it coordinates the run, or no other attempt can
+        follow."""
         draft = report.read(RunSummary).end
         well = draft is not None and draft["first"] is None
         return well or self.leads or not self.record.restartable or self.gang.verdict is not None
 
     def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
-        """Sends all nodes how the run ended, unless that is known: its report. report: of the attempt that was the
-        last. nodes: of all attempts."""
+        """Sends the verdict to all nodes, unless they have it. Returns the report. report: that of the last attempt.
+        nodes: the hosts of all attempts."""
         verdict = report.read(RunSummary).end
         if verdict is not None and self.record.verdict is None:
             away = {*self.gang.unknown, *self.gang.absent, *(host.name for host in self._stopping.left)}
@@ -182,32 +183,32 @@ class Run:
         return self.report(verdict)
 
     def leave(self, verdict: Verdict | None = None) -> None:
-        """Hosts that could not be reached to who stays, and no thread of it writes any more. verdict: None, where
-        another attempt follows."""
+        """Passes hosts that could not be reached to a background process, and ends all threads of this attempt.
+        verdict: None if another attempt follows."""
         self._stopping.leave(verdict)
         self.close()
 
     @property
     def plan(self) -> Plan | None:
-        """Returns the plan of now: elastic runs learn of new hosts."""
+        """Returns the present plan. In an elastic run, new hosts are added to it."""
         return self._elastic.plan if self._elastic is not None else self._plan
 
     def _seconds(self) -> float:
-        """Returns how long it ran: it may have been over before it was looked at."""
+        """Returns how many seconds the run took. It may have ended before this process followed it."""
         nodes = self.gang.nodes.values()
         last = max((node.clock.here(node.status.get("time", 0.0)) for node in nodes), default=0.0)
         was_over = all(node.state in FINAL for node in nodes) and 0 < last < self._began
         return max(0.0, self._before + (last - self._began if was_over else self._clock.monotonic() - self._since))
 
     def unleash(self) -> None:
-        """It goes on, whatever becomes of who leads it."""
+        """Removes the run's lease, so that its nodes go on without a coordinator."""
         self.record = self._stopping.record = replace(self.record, lease=None)
         self._stopping.silence.lease = None
         for follower in self._followers.values():
             follower.detach()
 
     def close(self) -> None:
-        """No thread of it writes any more."""
+        """Ends all threads that write for this attempt."""
         if self._elastic is not None:
             self._elastic.close()
         for follower in self._followers.values():
@@ -220,7 +221,7 @@ class Run:
     def notify(
         self, level: Level, message: str, event: RunEvent, host: str | None = None, hint: str | None = None
     ) -> None:
-        """One event: a line of events.jsonl, and a Notice for the onlookers."""
+        """Appends an event to events.jsonl, and emits it as a Notice."""
         self.runtime.emit(self.folder.notice(level, message, event, host, hint))
 
     def _on_message(self, received: FollowEvent) -> None:

@@ -1,4 +1,4 @@
-"""`fleet launch`: plan, preflight, start, follow, and one report of how the run ended."""
+"""Runs `fleet launch`: preflight, start and following of a run. Makes one report of its end."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from fleet.ops.sessions import Sessions
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-FDS_PER_HOST = 4  # a connection and, for a moment, the one that replaces it
+FDS_PER_HOST = 4  # descriptors of a connection, and for a moment of the one that replaces it
 
 
 def run(draft: Plan, runtime: Runtime) -> Report:
-    """Do it all. PreflightError, ConnectError: nothing was started anywhere. Otherwise the run's own end.
+    """Launches the run, and returns the report of its end. Raises PreflightError or ConnectError if nothing was
+    started.
 
-    runtime.cancel: set once it stops gently, twice it kills, three times it leaves the nodes alone. What runtime.emit
-    raises stops it, too, and is raised when nothing runs any more."""
+    runtime.cancel: if it is set once, all ranks are stopped, with a grace period. Set twice, it kills them. Set three
+    times, it leaves the nodes alone. An exception of runtime.emit stops the run, too, and is raised after its end."""
     faults: list[Exception] = []
 
     def emit(event: Event) -> None:
@@ -57,7 +58,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
             while True:
                 try:
                     return _run(draft, guarded, turn, line)
-                except Occupied as error:  # by a run that began meanwhile, from another machine
+                except Occupied as error:  # a run from another machine has begun meanwhile
                     assert turn is not None
                     turn.forestalled = error
                     draft = replace(draft, run_id=id_of(draft.request))
@@ -67,11 +68,11 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 
 def claim(plan: Plan) -> RunFolder:
-    """Claims the folder of a run that a queue was given: what it holds stays."""
+    """Holds and returns the folder of a run that was submitted to a queue. Its contents stay."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
     if not folder.held and not folder.hold(HANDOVER_SECONDS):
         raise led_already(folder)
-    if has_ended(folder.path):  # a queue began the job again, while the process before this one led the run
+    if has_ended(folder.path):  # a queue began the job again while the earlier process still coordinated the run
         folder.release()
         raise UsageError(f"run {plan.run_id} has ended meanwhile", hint=f"fleet logs {plan.run_id}", kind=HAS_ENDED)
     folder.begin(plan.attempt)
@@ -80,8 +81,8 @@ def claim(plan: Plan) -> RunFolder:
 
 
 def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> Report:
-    """Raises Occupied where another run has hosts as it starts, and the request is to wait. Nothing is left of it then,
-    but for the folder of one that may run on a host."""
+    """Runs one try of a launch. Raises Occupied if another run has its hosts, and the request is to wait. It leaves
+    nothing then, except for the folder if ranks may still run on a host."""
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
     inventory = draft.inventory
     out: dict[str, FleetError] = {}
@@ -101,7 +102,7 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
             try:
                 plan, unfit = preflight_all(plan, sessions)
             except FleetError:
-                sessions.close()  # a launch that waits begins with new ones: these may be dead by then
+                sessions.close()  # a launch that waits connects again later, because these may be dead by then
                 raise
             out.update(unfit)
         return plan
@@ -139,14 +140,14 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
             from fleet.ops.run.launch.attempts import begin_with_spares
 
             sessions.close()
-            plan = replace(plan, request=replace(plan.request, wait=False))  # it waits no more once it has begun
+            plan = replace(plan, request=replace(plan.request, wait=False))  # it has begun, so it waits no more
             plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
         else:
             for host, answer in started.items():
                 folder.event(NodeStarted(pid=answer["pid"], folder=answer["dir"]), host=host)
             waiting = sessions.take_all(host.name for host in plan.hosts)
         line.close()
-        if plan.request.claims is None or submitted(folder.path) is None:  # else it was, when it was requested
+        if plan.request.claims is None or submitted(folder.path) is None:  # a submitted run is the latest already
             folder.be_latest()
         logs = runs_dir / run_id
         size = f"{counted(plan.world.size, 'rank')} on {counted(len(plan.nodes), 'node')}"
@@ -157,7 +158,7 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
             attempt=record.attempt or None,
         )
         runtime.emit(folder.notice("info", f"run {run_id}: {size}, logs in {logs}", running))
-        from fleet.ops.run.launch.attempts import follow_run  # long, and ranks begin meanwhile
+        from fleet.ops.run.launch.attempts import follow_run  # imported late: it takes long, and ranks begin meanwhile
         from fleet.ops.run.launch.begin import Course
 
         if plan.request.detach:

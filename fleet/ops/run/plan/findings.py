@@ -1,4 +1,4 @@
-"""Judges what preflight found by the rules of `fleet check`, and reports it for a launch."""
+"""Judges the facts of a preflight by the rules of `fleet check`, and reports the findings for a launch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fleet.rules.rule import Finding, Part, Want
 from fleet.rules.units import counted
 from fleet.rules.view import view
 
-DEADLINE_SECONDS = 20.0  # of the probe's steps on a node
+DEADLINE_SECONDS = 20.0  # for the probe's steps on a node
 SCRIPT = "script-missing"
 # with these findings no start can succeed, so the hint does not propose --no-preflight
 NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
@@ -39,8 +39,8 @@ def findings(
     plan: Plan, facts: Mapping[str, Mapping[str, Any]], complete: bool = True, emit: Emit = silent
 ) -> list[Finding]:
     """Returns the findings of a launch. facts: host name -> the report of node/preflight/probe.py. complete: all nodes
-    answered; if not, it is no finding that they could not connect to the master. emit: receives a notice of what the
-    inventory has hosts ignore."""
+    answered; if not, a failed connection to the master is no finding. emit: receives a notice of the findings that the
+    inventory ignores."""
     here = Here(plan)
     known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
     views = {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
@@ -54,7 +54,7 @@ def findings(
 
 
 def _show_silenced(quiet: Sequence[Finding], emit: Emit) -> None:
-    """Reports them in one line."""
+    """Emits one line about silenced findings."""
     if quiet:
         ids = ", ".join(dict.fromkeys(finding.id for finding in quiet))
         emit(Notice("warning", f"silenced: {counted(len(quiet), 'finding')} ({ids})", None, "'fleet check' says more"))
@@ -144,8 +144,7 @@ def of_live_runs(plan: Plan, runs: Mapping[str, Sequence[LiveRun]]) -> list[Find
 
 
 def in_the_way(plan: Plan, runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> frozenset[tuple[str, str]]:
-    """Returns (host, run) of each live run that has devices which the plan needs. runs: host name -> live runs
-    there."""
+    """Returns (host, run) of each live run whose devices the plan needs. runs: host name -> live runs there."""
     devices = {host.name: host.devices for host in (*plan.hosts, *plan.spares)}
     them = ((name, run) for name, there in runs.items() for run in there)
     return frozenset((name, run["run"]) for name, run in them if meet(devices.get(name), run["devices"]))

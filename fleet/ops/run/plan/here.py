@@ -1,4 +1,4 @@
-"""The code of the folder that a run is started in, compared with what its nodes have."""
+"""Compares the code in the folder in which a run is started with the code on its nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fleet.rules.units import counted
 
 
 def names_of(plan: Plan) -> list[str]:
-    """Returns the files that the script may be, below the workdir."""
+    """Returns the paths, below the workdir, at which the script may be."""
     script = plan.job.script
     is_module = engine(plan.job.engine).kind(plan.job) == "module"
     return [script.replace(".", "/") + end for end in (".py", "/__main__.py")] if is_module else [script]
 
 
 class Here:
-    """Holds what the head has for a plan. It is read when a node has something that was delivered, and once."""
+    """Holds the code of the head for a plan. It is read once, and only if a node has delivered code."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -34,7 +34,7 @@ class Here:
 
     @cached_property
     def script(self) -> str | None:
-        """Returns its sha256, None where it does not lie here."""
+        """Returns the sha256 of the script; None if it is not on this machine."""
         try:
             return file_digest(str(self._file)) if self._file.is_file() else None
         except OSError:
@@ -48,15 +48,15 @@ class Here:
         return folder_of(source["id"], self._ids) is not None
 
     def _last(self, source_id: str) -> tuple[bool, Delivered | None, int]:
-        """Returns whether a source is one of here, what was delivered of it last, and how many files of that are others
-        now."""
+        """Returns (whether a source is on this machine, its last delivery, how many of the delivered files have changed
+        since)."""
         root = folder_of(source_id, self._ids)
         last = find(source_id) if root else None
         return root is not None, last, last.changed(root) if root and last else 0
 
     def standing(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
-        """Returns whether all nodes run what lies here, None where that is not known; and lines on nodes that run an
-        older state of it. facts: host -> facts, as preflight has them."""
+        """Returns whether all nodes run the present code of this machine, or None if that is not known, and lines about
+        nodes with older code. facts: host -> facts of preflight."""
         last_of = cache(self._last)
         same, remarks = set[bool | None](), list[tuple[str, str]]()
         for host, code in ((host, each.get("code") or {}) for host, each in facts.items()):

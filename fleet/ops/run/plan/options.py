@@ -20,12 +20,12 @@ from fleet.requests.launch import Launch
 from fleet.requests.variables import check_variable
 
 SCRIPTS = (".py", ".sh", ".bash")
-# a line up to its comment: a hash begins one where it begins a token
+# a line up to its comment, which begins with a hash at the beginning of a token
 _BEFORE_COMMENT = re.compile(r"""(?:[^'"\\#]|(?<=\S)#|\\.#*|'[^']*'|"(?:[^"\\]|\\.)*")*""")
 
 
 def name_of(script: str, args: Sequence[str]) -> str:
-    """Returns the name of a run: after an interpreter or a launcher it is the script that counts."""
+    """Returns the name of a run. If the script is an interpreter or a launcher, the script after it counts."""
     if not starts_another(script):
         return script
     module = next((args[at + 1] for at, arg in enumerate(args[:-1]) if arg == "-m"), script)
@@ -33,7 +33,7 @@ def name_of(script: str, args: Sequence[str]) -> str:
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
-    """`<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, only characters that are safe in any file name."""
+    """Returns `<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, with only characters that are safe in any file name."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stem_of(name or PurePosixPath(script).stem)}-{stamp}-{token or secrets.token_hex(2)}"
 
@@ -45,7 +45,7 @@ def id_of(request: Launch) -> str:
 
 
 def job_of(request: Launch) -> Job:
-    """Returns what is to run, independent of where."""
+    """Returns the job of a request, without the hosts to run it on."""
     kind: Kind = "module" if request.module else "program" if request.no_python else "script"
     by_name = request.engine is not None or kind != "script"
     chosen, fitting = (request.engine or DEFAULT, {}) if by_name else suited(request.script)
@@ -63,18 +63,19 @@ def job_of(request: Launch) -> Job:
 
 
 def stem_of(name: str, longest: int = LONGEST_NAME) -> str:
-    """Returns what the id of a run begins with: the characters of its name that an id may have, `run` of a name that
-    has none."""
+    """Returns the beginning of a run's id: the characters of its name that an id may have, or `run` if there are
+    none."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:longest] or "run"
 
 
 def read_env(
     files: Iterable[Path], literal: Iterable[str], expand: Iterable[str], head: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """(values as they are, values the node expands). Later wins: --env-file, then --env; --env-expand over both.
+    """Returns (literal values, values that the node expands). --env replaces values of --env-file; --env-expand
+    replaces both.
 
-    `K=V` is literal; `K` alone takes the head's value and is an error where the head has none. Messages never
-    hold a value.
+    `K=V` is literal. `K` alone takes the head's value; it is an error if the head has none. Messages never hold a
+    value.
     """
     values: dict[str, str] = {}
     for path in files:
@@ -98,7 +99,7 @@ def read_env(
 
 
 def read_lines(file: Path, script: str | None) -> list[list[str]]:
-    """Returns the arguments that each line of a file has, as a shell reads them. Empty lines and comments have none."""
+    """Returns the arguments in each line of a file, split as by a shell. Empty lines and comments are left out."""
     if script is None:
         raise UsageError(f"--each {file}: its lines are arguments of a script", hint="name SCRIPT, after the options")
     try:

@@ -1,7 +1,7 @@
-"""run.json: what started a run, and all that is needed to start it once more (ops/run/find/again.py reads it).
+"""Writes run.json: what started a run, and all that is needed to start it once more (ops/run/find/again.py reads it).
 
-What a run that repeats another one does not find as it was: the code here, and versions on the nodes. How git is run:
-fleet/delivery/git.py."""
+For a run that repeats another one, reports the differences in the code here and in versions on the nodes.
+fleet/delivery/git.py runs git."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ SHORT = 12  # characters of a commit, of a digest
 
 
 def since_boot() -> list[Any]:
-    """[id of this machine's boot, seconds since it]: who sets a clock changes neither."""
+    """Returns [id of this machine's boot, seconds since the boot]. Setting the clock changes neither."""
     return [boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME)]
 
 
 def age(folder: RunFolder, started: float) -> float:
-    """Seconds since a run was started, by the clock that it was started by where that is this machine's. started: by
-    its head's time of day; 0: unknown."""
+    """Returns the seconds since a run was started. Uses the time since boot if the run was started in the present boot
+    of this machine. started: by the time of day of its head; 0: unknown."""
     (boot, now), kept = since_boot(), read_object(folder.path / RUN).get("boot")
     if isinstance(kept, list) and kept[:1] == [boot] and isinstance(kept[-1], float):
         return float(now - kept[-1])
@@ -60,9 +60,9 @@ def age(folder: RunFolder, started: float) -> float:
 def write_origin(
     plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
 ) -> Future[None]:
-    """Writes it at once, and in the background, which is returned, once more with what git reports: that runs while
-    the nodes start, and git has its own deadline. It emits what is not as it was in the run that this one repeats.
-    inventory: before hosts were replaced by spares."""
+    """Writes run.json at once. Then writes it again with the report of git, in a thread whose future is returned: git
+    runs while the nodes start, with its own deadline. Emits the differences from the run that this one repeats.
+    inventory: as it was before spares replaced hosts."""
     written = document(plan, record, runtime.transport, inventory)
     repeats = plan.request.repeats
     before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
@@ -88,7 +88,7 @@ def write_origin(
 
 
 def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inventory) -> dict[str, Any]:
-    """Returns the document of a run. Of variables that may be secret it has the names only, with null. inventory: see
+    """Returns the document of a run. Variables that may be secret have null as their value. inventory: see
     write_origin()."""
     request = plan.requested or plan.request
     launch = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
@@ -115,7 +115,8 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
 
 
 def _inventory(inventory: Inventory, used: tuple[Host, ...]) -> dict[str, Any]:
-    """hosts: all, also those not selected, which may be gateways to others. selected, used: as -w has them."""
+    """Returns the inventory for run.json. hosts: also those that are not selected, as they may be gateways. selected,
+    used: in the form of -w."""
     source = Path(inventory.source)
     return {
         "source": str(source.absolute()) if source.exists() else None,
@@ -136,7 +137,7 @@ def _host(host: Host) -> Mapping[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """(a sentence, what to do) for each, of two run.json."""
+    """Yields (a sentence, a hint) for each difference between two run.json."""
     if before:
         yield from _of_code(before, now.get("code") or {})
         yield from ((text, None) for text in _of_versions(before, now))
@@ -148,7 +149,7 @@ def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
     if was is None and then.get("why"):
         return  # git reported nothing then
     apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
-    stash = "git stash && " if now.get("dirty") else ""  # a checkout takes changes along, and a diff does not fit them
+    stash = "git stash && " if now.get("dirty") else ""  # a checkout keeps changes, to which a diff does not apply
     hint = f"to have it as it was: {stash}git checkout {_short(was)}{apply}" if was else None
     if was != is_:
         yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint
@@ -176,7 +177,7 @@ def _of_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
 
 
 def versions(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the versions of what a run's ranks use, by name."""
+    """Returns the versions of the software that a run's ranks use: name -> version."""
     found = {"python": (facts.get("python") or {}).get("version"), **(facts.get("packages") or {})}
     found |= {name: (facts.get(name) or {}).get("version") for name in ("torch", "deepspeed")}
     found["script, by its sha256,"] = ((facts.get("script") or {}).get("sha256") or "")[:SHORT]
@@ -185,11 +186,11 @@ def versions(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def git_facts(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
-    """Returns what git reports of it, and the diff against its commit: b"" where there is none, or too much of it.
+    """Returns git's report on a folder, and the diff against its commit: b"" if there is none, or if it is too large.
 
-    folder: where git ran. commit: full, None where there is none. branch: None where none is checked out. dirty:
-    files that git knows have changed. untracked: how many entries it does not know. sha256: of the diff. why: what is
-    not known, and for what reason."""
+    folder: in which git ran. commit: its full id, None if there is none. branch: None if none is checked out. dirty:
+    whether tracked files have changed. untracked: the number of untracked entries. sha256: of the diff. why: the reason
+    why some values are not known."""
     names = ("commit", "branch", "dirty", "untracked", "sha256", "why")
     code, diff, begun = {"folder": folder, **dict.fromkeys(names)}, b"", time.monotonic()
     try:

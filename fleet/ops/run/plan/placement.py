@@ -1,5 +1,5 @@
-"""Finds who takes part in a run, with how many ranks, what each node runs, and where they meet. Pure; plan.py makes a
-plan of it."""
+"""Decides which hosts take part in a run, with how many ranks, and at which address they meet. Pure. plan.py makes the
+plan from it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fleet.ops.plans import around
 from fleet.protocol.state import CALLS
 from fleet.requests.launch import Launch
 
-# variables of torch's flight recorder: how much it holds, and where a dump goes. Each: the torch that it is good for,
-# its name, and the name before. By their headers, 2.8 to 2.10 know the new size, but listen for requests of a dump by
-# the old one alone
+# variables of torch's flight recorder: the number of its entries, and the path of a dump. Each row: the first version
+# of torch with the new name, the new name, the old name. By their headers, 2.8 to 2.10 know the new name of the size,
+# but only the old one makes them listen for requests of a dump
 RECORDER = (
     ((2, 11), "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     ((2, 8), "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
 DUMPS, PIPE = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-RECORDED = "2000"  # calls of a rank: torch's own default since it has one
+RECORDED = "2000"  # calls of a rank: torch's own default
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
 
 
 @dataclass(frozen=True)
 class Known:
-    """Holds what preflight learned about a node. gpus, cpus: counts. address, interface: of its ranks. nccl: the
-    interface's name as NCCL reads it. code: state folder and digest of what a sync delivered there. seen: facts that
+    """Holds the facts of a node after preflight. gpus, cpus: counts. address, interface: of its ranks. nccl: the
+    interface's name in NCCL's form. code: the state folder of a sync's delivery there, and its digest. seen: facts that
     are kept in run.json."""
 
     python: str | None = None
@@ -63,7 +63,7 @@ class NodePlan(Node):
         return [str(arg) for arg in self.start.argv]
 
     def shown(self, argv: Sequence[str]) -> list[str]:
-        """Returns what is started there, as text."""
+        """Returns lines about the start on this node."""
         of_rank = shlex.join(self.start.command)
         return ["starts", f"engine: {shlex.join(argv)}", f"each rank: {of_rank}", *around(self.describe())]
 
@@ -81,8 +81,9 @@ class NodePlan(Node):
 
 
 def recorder(known: Known, given: Collection[str]) -> dict[str, str]:
-    """Returns the variables by which torch's flight recorder writes into the run's folder, to be expanded on the node;
-    nothing where the user set one. The older names do in each version, but for a warning of each rank since 2.8."""
+    """Returns the variables by which torch's flight recorder writes into the run's folder. The node expands them.
+    Returns {} if the user has set one of them. The old names work in every version, but each rank warns about them
+    since 2.8."""
     if not {DUMPS, PIPE}.union(*(names for _, *names in RECORDER)).isdisjoint(given):
         return {}
     found = re.match(r"(\d+)\.(\d+)", str((known.seen.get("torch") or {}).get("version")))
@@ -111,12 +112,13 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
 
 
 def count_of(inventory: Inventory, request: Launch) -> int:
-    """Returns the number of nodes; the hosts after those are spares."""
+    """Returns the number of nodes. The hosts after these are spares."""
     return len(inventory.hosts) - request.spares if request.most is None else request.most
 
 
 def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
-    """Ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. Unknown counts as 1."""
+    """Returns the number of ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. An unknown
+    number counts as 1."""
     if request.ranks is not None:
         return request.ranks
     gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
@@ -132,15 +134,15 @@ def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
 
 
 def counted_there(host: Host, job: Job, request: Launch) -> bool:
-    """Is true where ranks_on() depends on the CPUs or GPUs that the host has."""
+    """Returns whether ranks_on() depends on the number of CPUs or GPUs of the host."""
     if request.ranks is not None or engine(job.engine).ranks(job):
         return False
     return request.counted == "cpu" or (host.devices is None and (request.counted != "slots" or host.slots is None))
 
 
 def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
-    """--master-addr HOST means that host, whose name need not resolve on the others; it can only be node 0. A
-    number means itself."""
+    """Returns the request without a --master-addr that names node 0 by its inventory name, which other nodes need not
+    be able to resolve. Raises UsageError if it names another node. An IP address is left as it is."""
     first, address = nodes[0].host.name, request.master_addr
     if not address or ":" in address or address.replace(".", "").isdecimal():
         return request
@@ -155,21 +157,23 @@ def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
 
 
 def master_address(first: Host, request: Launch, nnodes: int) -> str:
-    """Returns where ranks meet: --master-addr, else node 0's data address; a run on one node stays inside it."""
+    """Returns the address at which ranks meet: --master-addr, else the data address of node 0; 127.0.0.1 for a run on
+    one node."""
     if request.master_addr:
         return request.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
 
 
 def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
-    """Ports for an automatic --master-port, derived from the run id: two runs hardly ever meet, a plan repeats. Each
-    attempt has its own: nothing of the last one answers there."""
+    """Returns ports for an automatic --master-port, derived from the run id. So two runs rarely have the same ones, and
+    a plan always has the same ones. Each attempt has its own, at which no process of the last attempt listens."""
     digest = hashlib.sha256((run_id + f"/{attempt}" * (attempt > 0)).encode()).digest()
     return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
 
 
 def node_rank_marker(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
-    """Returns what puts NODE_RANK into a command, where the engines' commands differ in nothing but the node rank."""
+    """Returns a function that puts NODE_RANK into a command, if the engines' commands differ only in the node rank.
+    Else it changes nothing."""
     for place, args in enumerate(zip(*argvs, strict=False)):
         stems = {arg.removesuffix(rank) for arg, rank in zip(args, ranks, strict=True)}
         if len(set(args)) > 1 and len(stems) == 1:

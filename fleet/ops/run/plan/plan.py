@@ -1,4 +1,4 @@
-"""The plan of a run: who runs which ranks, started how. Pure; --dry-run prints it, golden tests compare it."""
+"""Makes the plan of a run: which host runs which ranks, and how they are started. Pure."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from fleet.requests.variables import OF_LAUNCHERS
 from fleet.rules.judge import known_rules
 from fleet.rules.units import counted
 
-# every engine that starts ranks gives them to each, over whatever was there
+# every engine that starts ranks sets these for each rank
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
-# what ranks are counted by, by Launch.counted
+# Launch.counted -> the devices by which ranks are counted
 COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu": "CPUs"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole run. attempt: how many starts of it came before. master_port 0 never occurs: an automatic one is the run
-    id's first candidate. spares: hosts that wait to take a lost one's place.
-    absent: nodes that an elastic run begins without, and why. requested: the request before hosts were left out or
-    replaced. typed: the command line that it comes from."""
+    """Describes a whole run. attempt: the number of earlier starts. master_port is never 0: an automatic one is the
+    first candidate of the run id. spares: hosts that may replace a lost host. absent: nodes without which an elastic
+    run begins, and why. requested: the request before hosts were left out or replaced. typed: the typed command
+    line."""
 
     inventory: Inventory
     run_id: str
@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Returns the hosts on which it starts."""
+        """Returns the hosts on which the run starts."""
         return tuple(n.host for n in self.nodes if n.host.name not in self.absent)
 
     @property
@@ -79,12 +79,12 @@ class Plan:
 
     @property
     def guessed(self) -> list[str]:
-        """Hosts whose number of ranks is not known yet."""
+        """Returns the hosts whose number of ranks is not known yet."""
         hosts = (node.host for node in self.nodes if node.host.name not in self.facts)
         return [host.name for host in hosts if counted_there(host, self.job, self.request)]
 
     def describe(self) -> dict[str, Any]:
-        """The plan as JSON: names of variables, never their values."""
+        """Returns the plan as JSON, with the names of variables, and never their values."""
         return {
             "run": self.run_id,
             "engine": self.job.engine,
@@ -106,7 +106,7 @@ class Plan:
         }
 
     def masked(self) -> dict[str, Any]:
-        """The same for events and files, without what in the script's arguments looks like a secret."""
+        """Returns the plan as JSON for events and files. Arguments of the script that may be secret are masked."""
         plan = self.describe()
         for node in plan["hosts"].values():
             node.update({name: masked_argv(node[name]) for name in ("argv", "command")})
@@ -114,7 +114,7 @@ class Plan:
         return plan
 
     def lines(self) -> Iterator[Line]:
-        """Yields what the hosts are given one by one, of each its own; the rest once."""
+        """Yields the lines for --dry-run: some for each host, the others once."""
         yield (
             f"run {self.run_id}: {counted(self.world.size, 'rank')}{' (a guess)' * bool(self.guessed)}, "
             f"engine {self.job.engine}, master {self.world.master}, logs in {self.request.runs / self.run_id}"
@@ -141,7 +141,7 @@ class Plan:
         )
 
     def record(self, started: float) -> RunRecord:
-        """Returns what is known of it from its start on. started: seconds since the epoch."""
+        """Returns the record of the run. started: seconds since the epoch."""
         job, request = self.job, self.request
         return RunRecord(
             run_id=self.run_id,
@@ -168,8 +168,8 @@ class Plan:
         )
 
     def refine(self, facts: Mapping[str, Known], master: tuple[str, int] | None = None) -> Plan:
-        """With what preflight found of each host, and where ranks meet: address and port. UsageError where the job does
-        not fit what is there."""
+        """Returns the plan with the facts of preflight. master: the address and port at which ranks meet. Raises
+        UsageError if the job does not fit the hosts."""
         return replace(
             plan(self.inventory, self.job, self.request, self.run_id, facts, master),
             attempt=self.attempt,
@@ -185,12 +185,12 @@ class Plan:
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
 
     def without(self, names: Collection[str]) -> Plan:
-        """Spares in the place of these hosts; node ranks follow the inventory's order all the same."""
+        """Returns the plan in which spares replace these hosts. Node ranks still follow the inventory's order."""
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
 
     def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
-        """Returns the plan that begins without these hosts. They come later, and so after all others: ranks meet on the
-        first node."""
+        """Returns the plan that begins without these hosts. They are put last, because they may join later and ranks
+        meet on the first node."""
         absent = {**self.absent, **failed}
         hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
         inventory = replace(self.inventory, hosts=tuple(hosts))
@@ -212,10 +212,10 @@ def plan(
     facts: Mapping[str, Known] = MappingProxyType({}),
     master: tuple[str, int] | None = None,
 ) -> Plan:
-    """Pure: inventory order is node-rank order. UsageError for a job that no plan can be made of. facts, master: see
-    Plan.refine."""
+    """Returns the plan. Pure. Node ranks follow the inventory's order. Raises UsageError for a job that cannot be
+    planned. facts, master: see Plan.refine."""
     chosen = check(job)
-    if request.workdir == "":  # what an unset variable leaves
+    if request.workdir == "":  # from an unset variable
         raise UsageError("--workdir is empty", hint="without it, it is the host's workdir, else this folder's path")
     if request.least and not chosen.elastic:
         raise UsageError(
@@ -247,7 +247,7 @@ def plan(
         host, known = node.host, facts.get(node.host.name, Known())
         env = {**inventory.env_for(host), **job.env}
         if known.interface and len(nodes) > 1:
-            # gloo and NCCL would take whatever the host's name resolves to; the user's own choice stays
+            # otherwise gloo and NCCL use the interface that the host's name resolves to. The user's own choice stays
             names = zip(INTERFACE_VARIABLES, (known.interface, known.nccl or known.interface), strict=True)
             env = {**{name: value for name, value in names if name not in job.env_expand}, **env}
         start = chosen.start(job, world, node, known.python or request.training_of(host)[0] or "python3")

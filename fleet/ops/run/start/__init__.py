@@ -1,1 +1,1 @@
-"""Preflight, and the start of each node's part."""
+"""Runs preflight, and starts the part of each node."""

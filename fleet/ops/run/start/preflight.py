@@ -1,4 +1,4 @@
-"""Preflight: one round trip to all nodes at once; everything that is wrong is reported at once, nothing starts."""
+"""Runs preflight: one round trip to all nodes at once. Reports all findings together. Nothing is started."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from fleet.rules.neighbours import LIVE
 from fleet.rules.view import NOTABLE
 from fleet.transport.base import Cancel
 
-# what a run may depend on
+# facts that a run may depend on
 KEPT = frozenset(
     ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
     + ("python", "packages", "torch", "deepspeed", "gpus", "script", "code")
 )
-# options by which scripts are given a configuration of DeepSpeed's, of which each rank would die that finds none
+# options of scripts for a configuration file of DeepSpeed. A rank that does not find that file dies
 CONFIG_OPTION = re.compile(r"--(?:deepspeed|ds)(?:[-_]config)?(?:=(.*))?")
 MAX_CPUS = 4096  # more ranks than any node runs, whatever a broken one reports
 
 
 def preflight(plan: Plan, sessions: Sessions) -> Plan:
-    """The plan with what was found. ConnectError, PreflightError after telling every finding; an automatic port is
-    redrawn while it is taken."""
+    """Returns the plan with the facts of the nodes. Raises ConnectError or PreflightError after all findings were
+    emitted. If an automatic port is taken, tries the next one."""
     first = plan.hosts[0].name
     address = plan.world.master_addr
     if len(plan.hosts) > 1:
@@ -65,8 +65,8 @@ def port_is_taken(raw: Facts) -> bool:
 
 
 def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[dict[str, Facts], dict[str, FleetError]]:
-    """(facts, errors) by host name. master: address and port. A host that fails ends the others' waiting for it at
-    once."""
+    """Returns (facts, errors) by host name. master: address and port. If a host fails, the others stop waiting for it
+    at once."""
     token = secrets.token_hex(16)
     hurry = Cancel()
 
@@ -117,7 +117,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
 
 
 def configs_of(args: Sequence[str]) -> list[str]:
-    """Returns DeepSpeed's configurations that a script is given as files."""
+    """Returns the paths of DeepSpeed's configuration files among a script's arguments."""
     named = [
         found[1] or value
         for option, value in zip(args, [*args[1:], ""], strict=False)

@@ -58,7 +58,7 @@ def nothing_left(answer: run.Ready, host: Host) -> None:
 
 
 def part_of(node: NodePlan, record: RunRecord) -> run_specs.Part:
-    """Returns what a node records of a run, for other heads."""
+    """Returns the description of a run that a node keeps for other heads."""
     return {
         "host": node.host.name,
         "node_rank": node.node_rank,
@@ -78,7 +78,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
     code = facts.code if facts is not None and plan.request.preflight else None
     return {
         **part_of(node, record),
-        "lease": plan.request.lease,  # for --detach, the leading process removes it later
+        "lease": plan.request.lease,  # for --detach, the coordinator removes it later
         "run": plan.run_id,
         "argv": [arg if isinstance(arg, str) else arg.as_spec() for arg in node.start.argv],
         "env": dict(node.env),

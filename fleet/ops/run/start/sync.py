@@ -1,5 +1,5 @@
-"""`launch --sync`, `--wheels`: code and packages to every node before its part begins, unless a live run is in the
-way."""
+"""Delivers code and packages to every node before its part begins, for `launch --sync` and `--wheels`. Refuses that if
+a live run is in the way."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 
 def deliver(plan: Plan, runtime: Runtime) -> None:
-    """Copies what --sync and --wheels name to every node. Raises the first host's error: nothing starts."""
-    packages = wheels_of(plan, plan.request.wheels) if plan.request.wheels else None  # refused before anything is sent
+    """Delivers code for --sync, and packages for --wheels, to every node. Raises the first host's error: nothing
+    starts."""
+    packages = wheels_of(plan, plan.request.wheels) if plan.request.wheels else None  # raises before anything is sent
     leave_alone(plan, runtime)
     if plan.request.sync:
         sync_code(plan, runtime)
@@ -42,7 +43,8 @@ def deliver(plan: Plan, runtime: Runtime) -> None:
 
 
 def wheels_of(plan: Plan, source: str) -> WheelsPlan:
-    """Returns what --wheels installs into the Python of every node's ranks. UsageError where that is not there."""
+    """Returns the plan by which --wheels installs into the Python of every node's ranks. Raises UsageError if the
+    wheels are missing."""
     from fleet.ops import wheels
 
     request, script = plan.request, quote(plan.request.script)
@@ -60,7 +62,7 @@ def check_all(report: Report, runtime: Runtime) -> None:
 
 
 def sync_code(plan: Plan, runtime: Runtime) -> None:
-    """--sync: the head's current folder to every node's workdir."""
+    """Syncs the head's current folder to every node's workdir, for --sync."""
     from fleet.ops import sync
 
     request = plan.request
@@ -85,12 +87,12 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
 
 
 def lost(done: Synced) -> str:
-    """Returns what a sync removed on a host, as text."""
+    """Returns a text about the files that a sync removed on a host; "" if there are none."""
     return f"{done.deleted or 0} deleted, {done.overwritten or 0} replaced in {done.to}" if done.changed else ""
 
 
 def leave_alone(plan: Plan, runtime: Runtime) -> None:
-    """Before anything is replaced under a live run: what preflight would refuse for it."""
+    """Raises an error if a live run uses the hosts, before its files are replaced. Preflight would refuse it, too."""
     if plan.request.share or not plan.request.preflight:
         return
 

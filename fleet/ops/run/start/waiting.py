@@ -1,6 +1,7 @@
-"""`launch --wait`: a launch whose hosts live runs have waits until these are over. Of this machine's launches that wait
-for the same hosts, those that came first start first: each has a file in ~/.fleet/waiting, until its ranks run. Between
-machines nodes decide: of two that start at once the older one stays, and the other one waits, in its old place."""
+"""Makes a launch wait, for `launch --wait`, until the live runs on its hosts are over. If several launches of this
+machine wait for the same hosts, the first one starts first. Each has a file in ~/.fleet/waiting until its ranks run.
+Between machines, the nodes decide: if two runs start at once, the older one stays. The other one waits, in its old
+place."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from fleet.runtime import Runtime
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 20.0  # seconds between two looks at the hosts
 LINE_PAUSE = 1.0  # between two looks at the launches that came before
 MOST_BYTES = 1 << 20
-NAME = re.compile("[0-9]{9}-", re.ASCII)  # of a place, then the run's id
+NAME = re.compile("[0-9]{9}-", re.ASCII)  # the number of a place, before the run's id
 
 Place = TypedDict("Place", {"who": Any, "run": str, "owner": str, "hosts": list[tuple[str, int, list[int] | None]]})
 
 
 class Turn:
-    """Holds a launch's place in the line. line: closed once its ranks run. forestalled: why it could not start when its
-    turn had come. Raises FleetError."""
+    """Holds a launch's place in the line. line: is closed when its ranks run. forestalled: why it could not start when
+    it was its turn. Raises FleetError."""
 
     forestalled: Occupied | None = None
 
@@ -49,8 +50,8 @@ class Turn:
         self._until = None if self._limit is True else runtime.clock.monotonic() + self._limit
 
     def come(self, plan: Plan, prepare: Callable[[Plan], Plan]) -> Plan:
-        """Prepares the plan once no launch that came before waits for its hosts, and no live run has them. Where the
-        request's time is over, live runs refuse it as they refuse any launch. Raises FleetError."""
+        """Prepares the plan when no earlier launch waits for its hosts, and no live run has them. After the time limit
+        of the request, live runs make preflight refuse it, as for any launch. Raises FleetError."""
         runtime, until = self._runtime, self._until
         clock = runtime.clock
         shown: object = None
@@ -91,8 +92,8 @@ class Turn:
 
 
 def _look(plan: Plan, runtime: Runtime) -> ConnectError | None:
-    """Looks, and reports nothing: at the live runs alone, which costs less, then at all that preflight does. Returns
-    the error where hosts do not answer. Raises Occupied, Interrupted. All else is for who prepares the plan."""
+    """Checks the hosts without any report: first only for live runs, which costs less, then by preflight. Returns the
+    error if hosts do not answer. Raises Occupied, Interrupted. Ignores other errors, which prepare() raises again."""
     quiet = replace(runtime, emit=silent)
     try:
         with_enough(plan, quiet, lambda each: leave_alone(each, quiet))
@@ -108,15 +109,15 @@ def _look(plan: Plan, runtime: Runtime) -> ConnectError | None:
 
 
 def _silent(error: ConnectError) -> dict[str, str]:
-    """Returns the hosts of which it is not known what runs there, each with the reason."""
+    """Returns host -> the reason why it is not known what runs there."""
     found = {name: each.reason for name, each in error.hosts.items() if isinstance(each, ConnectError)}
     return found or {error.host or "a host": error.reason}
 
 
 def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
-    """Takes the last place in the line. Returns a function that returns the places before it, of launches for one of
-    these hosts. Those of dead processes are taken away; of another machine's nothing is known, and none waits for
-    them."""
+    """Takes the last place in the line. Returns a function that returns the earlier places of launches for any of these
+    hosts. It removes the places of dead processes. It ignores places of other machines, because it cannot know whether
+    their processes live."""
     those = (*plan.hosts, *plan.spares)
     hosts = [(h.address, h.port or 22, None if h.devices is None else list(h.devices)) for h in those]
     mine: Place = {"who": myself(), "run": plan.run_id, "owner": whoami(), "hosts": hosts}
@@ -145,5 +146,5 @@ def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Returns the places in the line; a file of another name is none."""
+    """Returns the files of the places in the line. Files with other names do not count."""
     return [path for path in folder.glob("*.json") if NAME.match(path.name)]

@@ -1,1 +1,2 @@
-"""A run that a batch system starts by and by: requested here, led there by its job, and watched from its folder."""
+"""Handles runs that a batch system starts later. They are requested here, coordinated by their job, and watched in
+their folder."""

@@ -1,4 +1,5 @@
-"""`fleet launch --on k8s`: the manifest of a run, and the commands by which its user applies, follows and ends it."""
+"""Makes, for `fleet launch --on k8s`, the manifest of a run, and the commands by which its user applies, follows and
+ends the run."""
 
 from __future__ import annotations
 
@@ -21,19 +22,20 @@ from fleet.sources.kubernetes.manifest import KINDS, LABEL, text_of
 
 @dataclass(frozen=True)
 class ManifestPlan(RequestPlan[Manifest]):
-    """objects: of the manifest. files: of the variables that the Secret has; here: names of others that it has."""
+    """Holds the plan. objects: the objects of the manifest. files: files of variables for the Secret. here: names of
+    variables for the Secret from this environment."""
 
     objects: Sequence[Mapping[str, Any]]
     files: Sequence[Path]
     here: Sequence[str]
 
     def steps(self, file: str) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yields what is to be done, and the lines for a shell that do it. file: where the manifest is then."""
+        """Yields (the name of a step, its lines for a shell). file: the path of the manifest."""
         name = self.request.name
         made = [f"{each['kind'].lower()}/{name}" for each in self.objects]
         names = f"; printf '%s\\n' {join(self.here)}" if self.here else ""
         files = "".join(f" --from-env-file={quote(str(each))}" for each in self.files)
-        # kubectl takes the value of a name without '=' from its own environment: none stands in a line
+        # kubectl takes the value of a name without '=' from its environment, so that no line has a value
         secret = f'(echo "{SECRET}=$(head -c 24 /dev/urandom | base64)"{names})'
         yield (
             "apply",
@@ -57,7 +59,7 @@ class ManifestPlan(RequestPlan[Manifest]):
 
 
 def plan_of(request: Manifest, files: Sequence[Path] = (), here: Sequence[str] = ()) -> ManifestPlan:
-    """UsageError for what cannot be requested. files, here: see ManifestPlan."""
+    """Returns the plan. Raises UsageError for an invalid request. files, here: see ManifestPlan."""
     taken = {name: f"--env {name} takes it from here" for name in here}
     for file in files:
         taken |= dict.fromkeys(_check(file, taken), f"{file} has it, too")
@@ -67,8 +69,8 @@ def plan_of(request: Manifest, files: Sequence[Path] = (), here: Sequence[str] =
 
 
 def _check(file: Path, taken: Mapping[str, str]) -> Iterator[str]:
-    """Yields the names of a file of variables. Raises UsageError where kubectl reads it otherwise than fleet does.
-    taken: names that others give, and who."""
+    """Yields the names in a file of variables. Raises UsageError if kubectl would read it otherwise than fleet does.
+    taken: names that are already used -> a text about their origin."""
     text = read_given(file).decode("utf-8", "replace")
     lines = [line.lstrip().removesuffix("\r") for line in text.split("\n")]
     exact, counts = {*lines}, Counter(line.removeprefix("export ").partition("=")[0] for line in lines)

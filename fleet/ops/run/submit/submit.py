@@ -1,4 +1,5 @@
-"""`fleet launch` from where hosts are only requested: a batch script, its job, and the wait for it."""
+"""Runs `fleet launch` for hosts that are requested from a queue: writes a batch script, submits it, and watches its
+job."""
 
 from __future__ import annotations
 
@@ -30,15 +31,15 @@ VARIABLES = "job.env"
 
 @dataclass(frozen=True)
 class SubmitPlan(RequestPlan[Submit]):
-    """text: the batch script."""
+    """Holds the plan. text: the batch script."""
 
     run_id: str
 
 
 def plan_of(request: Submit) -> SubmitPlan:
-    """UsageError for what cannot be requested."""
+    """Returns the plan. Raises UsageError for an invalid request."""
     run_id = new_run_id(request.name, f"{stem_of(request.name, 40)}-1" if request.each else request.name)
-    env_file(request.env)  # whether it can be one
+    env_file(request.env)  # raises UsageError for values that it cannot hold
     given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []
     command = [*command_line(), "--on", request.on, "launch", *given, *request.command]
     name = run_id.rsplit("-", 3)[0].removesuffix("-1" if request.each else "")
@@ -49,9 +50,9 @@ def plan_of(request: Submit) -> SubmitPlan:
 
 
 def run(plan: SubmitPlan, runtime: Runtime) -> Report:
-    """The run's own end, as its job has it; LeftAlone where it is left in the queue, as several runs are. UsageError
-    where it is refused: then nothing is left of it. ConnectError where it is not known whether it was taken: its folder
-    stays."""
+    """Submits the run and returns the report of its end, or LeftAlone if it is left in the queue, as several runs are.
+    Raises UsageError if it is refused; its folder is then removed. Raises ConnectError if it is not known whether the
+    queue has the job; its folder stays."""
     queue, request = SOURCES.get(plan.request.on).queue(), plan.request
     runs, count = request.runs, len(request.each)
     folders, made = list[RunFolder](), [of_line(plan.run_id, it + 1) for it in range(count)] or [plan.run_id]
@@ -66,7 +67,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     except (UsageError, Interrupted):
         for folder in folders:
             with suppress(OSError):
-                clear(folder.path)  # what was refused was never there
+                clear(folder.path)  # a refused run leaves no folder
         raise
     except ConnectError as error:
         folders[0].be_latest()
@@ -92,23 +93,23 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
 
 
 def _fill(folder: RunFolder, plan: SubmitPlan, first: Path) -> None:
-    """Writes what the job of a run needs, before the queue is given it. first: the script of the first of its runs."""
+    """Writes the files that the job of a run needs, before it is submitted. first: the script of the first run."""
     try:
         script, variables = folder.path / SCRIPT, env_file(plan.request.env)
         try:
-            os.link(first, script)  # a thousand runs have one script, of a thousand lines
-        except OSError:  # it is the first, or its file system has no such links
+            os.link(first, script)  # all runs of --each share one script, which may be large
+        except OSError:  # this is the first run, or the file system has no hard links
             _add(folder, SCRIPT, plan.text)
         if variables:
             _add(folder, VARIABLES, variables)
         folder.event(Version())
-        folder.event(_event(folder, plan))  # a job that is not confirmed, should this process end before it can
+        folder.event(_event(folder, plan))  # a job that is not confirmed yet: this process may end before that
     finally:
         folder.release()  # for the job, which may begin before the queue has confirmed it
 
 
 def _add(folder: RunFolder, name: str, text: str) -> None:
-    """Writes a file that the job needs as a whole."""
+    """Writes a file, and checks that all of it was written. Raises UsageError."""
     file = folder.path / name
     try:
         folder.add(name, text)

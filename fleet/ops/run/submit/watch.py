@@ -1,5 +1,5 @@
-"""Looks on at a run that its job leads: the wait in the queue, then what the job writes into the run's folder, which a
-shared file system shows here. No node is queried, and the queue seldom."""
+"""Watches a run that its job coordinates: its wait in the queue, then the output of the job in the run's folder on a
+shared file system. Queries no node, and the queue rarely."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fleet.sources import SOURCES, no_hosts
 from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
-BRING_SECONDS = 10.0  # in which a file system shows what was written elsewhere
-SILENT_SECONDS = 45.0  # of the process that leads a run, in its folder
+BRING_SECONDS = 10.0  # a shared file system shows a file of another machine within this time
+SILENT_SECONDS = 45.0  # without a sign of life of a run's coordinator in the folder
 
 
 @dataclass(frozen=True)
 class WatchPlan(RequestPlan[Logs]):
-    """To look on at a run of a job. begun: by the command that looks on: it shows all of it, and Ctrl-C ends the run,
-    which it else leaves alone."""
+    """Holds the plan. begun: this command has submitted the run. It then shows all output, and Ctrl-C ends the run.
+    Otherwise Ctrl-C leaves the run alone."""
 
     job: Submitted
     detach: bool
@@ -47,7 +47,7 @@ class WatchPlan(RequestPlan[Logs]):
 
 
 def watch_of(runs_dir: Path, run: str, job: Submitted, *, detach: bool, begun: bool = False) -> WatchPlan:
-    """Returns the plan. The other parameters: its fields."""
+    """Returns the plan. detach, begun: see WatchPlan."""
     shown = {"run": run, "logs": str(runs_dir / run), "job": job.job}
     text = f"follows run {run}, job {job.job}, to its end"
     logs = Logs(run, runs_dir=runs_dir, tail=None if begun else 0)
@@ -55,7 +55,7 @@ def watch_of(runs_dir: Path, run: str, job: Submitted, *, detach: bool, begun: b
 
 
 def watch(run: WatchPlan, runtime: Runtime) -> Report:
-    """Until it is over, as its job has it on record, or the queue."""
+    """Watches the run until it is over, by the record of its job or by the queue. Returns the report of its end."""
     if run.detach:
         runtime.detach.set()
     queue = SOURCES.get(run.job.on).queue()
@@ -71,7 +71,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         if known is not None and (has_ended(run.path) or asking.last.state is State.OVER):
             return known
         if known is not None and (last := known.read(RunSummary).end) != hurried:
-            hurried = last  # of an attempt: a job that was put back into the queue goes on
+            hurried = last  # only the attempt is over if its job was put back into the queue
             asking.hurry()
         if (standing := asking.look()) is not None:
             _report(standing, run, runtime)
@@ -90,13 +90,13 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
 
 
 class Signs:
-    """Watches for signs of life of the process that leads a run: it touches a file every few seconds."""
+    """Watches for signs of life of a run's coordinator, which touches a file every few seconds."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.last, self.at, self.reported = file, 0.0, time.monotonic(), False
 
     def silent(self) -> float:
-        """Returns for how long none has come, once it is too long; 0.0 else."""
+        """Returns, once, the seconds without a sign of life if these are too many; else 0.0."""
         with suppress(OSError):
             if (stamp := self.file.stat().st_mtime) != self.last:
                 self.last, self.at, self.reported = stamp, time.monotonic(), False
@@ -116,7 +116,7 @@ def _report(standing: Standing, run: WatchPlan, runtime: Runtime) -> None:
 
 
 def _end(run: WatchPlan, asking: Asking, queue: Queue, runtime: Runtime) -> None:
-    """Requests the run's end, as Ctrl-C does: what comes of it, the queue shows."""
+    """Requests the end of the run, for Ctrl-C. The queue shows the result later."""
     began = (run.path / RUN).exists()
     try:
         if not began:
@@ -129,8 +129,8 @@ def _end(run: WatchPlan, asking: Asking, queue: Queue, runtime: Runtime) -> None
 
 
 def _ended(run: WatchPlan, standing: Standing, queue: Queue, runtime: Runtime) -> Report:
-    """Returns the report of a run that has no end on record, but in the queue, and puts that on record:
-    the one that is there then is the run's."""
+    """Records the end of a run by the state of its job, because the run itself recorded none. Returns the report that
+    is on record then: the job may just have written its own."""
     more, output = "", queue.output(run.job.job, run.path / SCRIPT) or run.path / OUTPUT
     with suppress(OSError):
         lines = [line for line in read_own(output).decode(errors="replace").splitlines() if line.strip()]
