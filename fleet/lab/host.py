@@ -123,7 +123,7 @@ def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
 
 
 def be_switch(spec: dict[str, Any]) -> NoReturn:
-    """Holds the switch's network namespace open, which has the bridge."""
+    """Keeps the network namespace open that has the bridge."""
     wait_for_go()
     silence(1, 2)
     init_forever()
