@@ -126,7 +126,7 @@ class Leading:
                 self.send_all(op="over")
 
     def ranks_of(self, member: Member) -> range:
-        """Returns the ranks that a container may report. In an elastic run that is any, as the launcher numbers them."""
+        """Returns the ranks that a container may report: in an elastic run any, as its launcher numbers them."""
         return range(self.roll.world_size) if self.least else member.ranks
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
@@ -284,7 +284,7 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # the text is read nowhere else
+        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # else the reader has it
         self.roll.begun = True
         self.send_all(verdict=verdict, why=first.get("why") or tail.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell

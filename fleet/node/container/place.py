@@ -106,11 +106,10 @@ def nearly(environ: "Mapping[str, str]") -> str:
 
 
 def place_of(environ: "Mapping[str, str]", requested: "Mapping[str, str]", platform: "str | None" = None) -> Place:
-    """Returns the place; its mistakes are in `wrong`. requested: values of options (see GIVEN_AS), which take precedence
-    over variables. Raises Refused if no platform fits."""
+    """Returns the place. requested: options (GIVEN_AS), which outrank variables. Raises Refused if no platform fits."""
     given = {GIVEN_AS[name]: value for name, value in requested.items()}
     table = table_of(environ, platform, "nodes" in given)
-    if given.get("nodes") in ("1", "1:1"):  # it meets no other container, even if the platform started some
+    if given.get("nodes") in ("1", "1:1"):  # it meets no other container of the platform
         table = {key: value for key, value in table.items() if key not in ("rank", "master", "alike", "several")}
     place = Place(table)
     for thing in ("nodes", "least", "most", "rank", "each", "master", "port", "job"):
@@ -257,8 +256,7 @@ def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
 
 
 def differ(place: Place, text: str, first: str, thing: str) -> None:
-    """Adds a mistake: two variables contradict each other. first: the one that is used. text: the other, and its
-    value."""
+    """Adds a mistake: two variables contradict each other. first: the one used. text: the other one, with its value."""
     names = [re.split("[= ]", it)[0] for it in (text, first)]
     set_by = [place.setter(name) for name in names]
     if thing == "zero":

@@ -52,7 +52,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
         "master": ["PET_MASTER_ADDR", "PET_RDZV_ENDPOINT:host", "MASTER_ADDR"],
         "port": ["PET_MASTER_PORT", "PET_RDZV_ENDPOINT:port", "MASTER_PORT"],
         "job": ["PET_RDZV_ID"],
-        # PyTorchJob: WORLD_SIZE counts nodes up to 1.6, ranks since 1.7 (one per node if PET_NPROC_PER_NODE is no number)
+        # PyTorchJob's WORLD_SIZE: nodes up to 1.6, ranks since 1.7 (one per node if PET_NPROC_PER_NODE is no number)
         "alike": [
             ["WORLD_SIZE", "nodes", "world"],
             ["RANK", "rank"],
