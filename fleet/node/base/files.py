@@ -154,8 +154,8 @@ def remove_tree(folder: "bytes | str") -> None:
 
 
 def no_room_for(path: str) -> "str | None":
-    """Returns None if this user can make the folders of a path. Otherwise returns the nearest parent that exists: it is
-    no folder, or this user cannot write to it."""
+    """Returns None if this user can make folders at a path. Otherwise returns the path, or its nearest parent that
+    exists: it is no folder, or this user cannot write to it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path

@@ -99,7 +99,7 @@ CLOUDS: "list[dict[str, Any]]" = [
         "sure": "documented",
         "origin": "cloud.baidu.com/doc/AIHC/s/mm346i20k (2026-01-14)",
     },
-    # the variant for processes that have LOCAL_RANK
+    # with LOCAL_RANK it comes before "by-hand", which would refuse a process that has it
     dict(AZUREML, signs=[*AZUREML["signs"], "LOCAL_RANK"]),
 ]
 # these come after "by-hand" in platforms.py, as variables that a user sets by hand take precedence

@@ -134,7 +134,7 @@ class Server:
         self._loop.set_exception_handler(self._failed)
         made = self._loop.create_server(lambda: Connection(self), sock=listener)
         self._listening = self._loop.run_until_complete(made)
-        listener.listen(BACKLOG)  # asyncio has set a smaller one
+        listener.listen(BACKLOG)  # asyncio's own is smaller: it accepts so many in a turn
 
     def _failed(self, loop: Any, context: "dict[str, Any]") -> None:
         """Drops a waiting connection if there are too many open files. After a fault of fleet, turn() raises it."""
