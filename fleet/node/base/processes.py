@@ -70,7 +70,7 @@ def own_pid(pid: int) -> int:
 
 
 def is_inside(pid: int) -> bool:
-    """Is true for a process in a pid namespace below this one."""
+    """Returns whether a process is in a pid namespace below this one."""
     return len(status_of(pid, b"NSpid")) > len(status_of(os.getpid(), b"NSpid"))
 
 

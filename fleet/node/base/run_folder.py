@@ -1,4 +1,4 @@
-"""A run's folder on its node, and the processes that belong to the run.
+"""Reads and writes a run's folder on its node, and finds the run's processes.
 
 fleet/protocol/files.py lists its files. They are replaced by rename, and not synced to disk: a power cut that loses
 them ends the run as well, which "boot" shows.
@@ -120,7 +120,7 @@ def read_json(path: str) -> "dict[str, Any]":
 
 
 def reserve(path: str, size: int = 4096) -> None:
-    """Reserves, while the disk has space, the space that the last replacement of `path` will need."""
+    """Reserves disk space for the last replacement of `path`, as the disk may be full by then."""
     with open(path + ".new", "wb") as f:
         f.write(b" " * size)
 

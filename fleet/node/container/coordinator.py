@@ -28,7 +28,7 @@ from fleet.node.container.server import Connection, Server
 
 TICK = 0.2
 BEAT_SECONDS = 2.0
-RESUME_SECONDS = 5.0  # in which a container whose connection broke may come back
+RESUME_SECONDS = 5.0  # so long a container may take to come back after its connection broke
 
 
 class Coordinator:

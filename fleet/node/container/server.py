@@ -2,7 +2,7 @@
 
 Any process may connect. The caller must admit a connection (`admitted`) within ADMISSION_SECONDS of its start. Up to
 WAITING connections may wait for that at once, and up to WAITING_HERE of one address. If there are more, the oldest one
-of the address or network with the most is dropped, so that slow clients keep nobody out, however many they are.
+of the address or network with the most is dropped, so that slow clients, however many, do not block others.
 """
 
 import asyncio

@@ -14,8 +14,8 @@ from fleet.node.delivery.ownership import look, same
 from fleet.node.delivery.stage import REPLACED, Stage
 
 if TYPE_CHECKING:
-    Stale = list[tuple[str, os.stat_result]]  # paths, and what is there
-    Found = dict[str, os.stat_result | None]  # path -> what was there
+    Stale = list[tuple[str, os.stat_result]]  # paths, each with its stat
+    Found = dict[str, os.stat_result | None]  # path -> its stat during the comparison
 
 
 class Commit:

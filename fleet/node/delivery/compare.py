@@ -27,7 +27,7 @@ from fleet.node.delivery.journal import (
 from fleet.node.delivery.ownership import OWN, Ownership, is_meant, kind_of, look
 
 if TYPE_CHECKING:
-    Found = dict[str, os.stat_result | None]  # path -> what was there
+    Found = dict[str, os.stat_result | None]  # path -> its stat during the comparison
 
 # files that a run executes or reads: if such a file differs on one node, the nodes do not run the same code
 CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")

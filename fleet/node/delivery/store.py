@@ -105,7 +105,7 @@ class Store(Stream):
         self.epoch = 0  # the link that fills it
         self.doubted: set[int] = set()  # files that this link sent wrongly; another link must send them
 
-    # -- what is here --------------------------------------------------------------------------------------
+    # -- the received parts --------------------------------------------------------------------------------
     def wants(self) -> "list[list[int]]":
         """Returns the ranges [[from, to]] of the stream that are still to be received."""
         return joined(

@@ -10,10 +10,9 @@ from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTE
 
 CLOCK_SECONDS = 600.0  # so long a message counts for the offset of a node's clock
 TAIL_BYTES = 4096  # the longest text in a verdict
-# BY: Failure.what -> "by" of a verdict
 SIGTERM = 15
 INTERRUPTED = "interrupted"
-BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
+BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # what -> by; else "failure"
 BY_HAND = ("interrupt", "stop", "queue")  # values of "by" that are no failure
 # causes for which a node ends its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {

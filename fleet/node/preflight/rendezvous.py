@@ -2,8 +2,8 @@
 
 master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port on all
 interfaces, as the engine will. Every other node connects, sends the token, receives the master's proof, and confirms
-it. Only then it counts as arrived: a peer that is too busy to wait for the proof tries again, and the port must still
-be open. Peers close first, so that no TIME_WAIT stays on the master's port.
+it. Only then does it count as arrived. A peer that is too busy to wait for the proof tries again, and the port must
+still be open. Peers close first, so that no TIME_WAIT stays on the master's port.
 """
 
 import errno

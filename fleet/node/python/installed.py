@@ -159,7 +159,7 @@ def pip_environment(tools: "Tools", mark: str, **more: str) -> "dict[str, str]":
 def wheel_answer(
     path: str, tools: "Tools", wheels: "Sequence[messages.WheelIdentity]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
-    """Returns the result of ASK_WHEELS in the interpreter at `path`. judge: True also asks for pip, tags and dists.
+    """Returns the result of ASK_WHEELS in the interpreter at `path`. judge: True also fills pip, tags and dists.
     Raises Refused."""
     request = json.dumps({"wheels": wheels, "judge": judge}).encode()
     try:

@@ -52,7 +52,7 @@ from fleet.protocol.state import (
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
-CHANGED_BY_PYTHON = ("LC_CTYPE",)  # python sets it as it starts, to leave the C locale
+CHANGED_BY_PYTHON = ("LC_CTYPE",)  # Python sets it at its start, to leave the C locale
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
