@@ -1,4 +1,4 @@
-"""Program that becomes the lab's switch and hosts; processes.py starts it. It needs the standard library only.
+"""Becomes the lab's switch and hosts, as a program that processes.py starts. It needs the standard library only.
 
 It forks one child per machine, which enters namespaces of its own. So 64 hosts share the interpreter's memory. stdin
 has a line of JSON, the spec, then a byte for each machine when its cable is plugged in. If stdin ends before that,
@@ -123,7 +123,7 @@ def be_host(spec: dict[str, Any], host: dict[str, Any]) -> NoReturn:
 
 
 def be_switch(spec: dict[str, Any]) -> NoReturn:
-    """Holds the switch's network namespace open, which has the bridge."""
+    """Keeps the network namespace open that has the bridge."""
     wait_for_go()
     silence(1, 2)
     init_forever()

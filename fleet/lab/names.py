@@ -1,4 +1,5 @@
-"""Adds a lab's marked block to this machine's /etc/hosts, and removes it to the byte. Makes /etc/hosts of its hosts."""
+"""Adds a lab's marked block to this machine's /etc/hosts, and removes exactly that block. Makes /etc/hosts of the lab's
+hosts."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fleet.lab.switch import run
 from fleet.node.base.files import replace_file
 
 HOSTS_FILE = Path("/etc/hosts")
-LOCK = Path("/run/lock/fleet-lab.lock")  # of what all labs of this machine share: /etc/hosts and the address range
+LOCK = Path("/run/lock/fleet-lab.lock")  # protects what all labs of this machine share: /etc/hosts, address range
 
 
 def machine_lock() -> AbstractContextManager[None]:

@@ -1,1 +1,1 @@
-"""The node half: programs that the head sends to a host, with what they import. Python 3.6, standard library only."""
+"""Has the node half: the programs that the head sends to a host, and their modules, for Python 3.6 without packages."""

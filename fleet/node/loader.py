@@ -1,4 +1,4 @@
-"""Begins a node's python: an importer for the modules that the head sends, and the program among them.
+"""Starts a node's Python: has an importer for the modules that the head sends, and runs the program among them.
 
 transport/program.py sends this text with a line after it that calls run(), then the modules' own texts. It never looks
 into a folder `fleet` that is installed on the node."""
@@ -20,8 +20,8 @@ else:
 
 
 class Importer(Loader):
-    """Loads modules from their texts, {name: bytes}; one without any is a package. Tracebacks show their lines. codes:
-    what the texts come to, where that is known."""
+    """Loads modules from their source texts, {name: bytes}. A module with an empty text is a package. Tracebacks show
+    source lines. codes: compiled code of the texts, if it is known."""
 
     def __init__(self, texts: "dict[str, bytes]", codes: "dict[str, CodeType]") -> None:
         self.texts, self.codes = texts, codes
@@ -46,9 +46,9 @@ class Importer(Loader):
 
 
 def run(stream: "BinaryIO", programs: "list[str]", size: int) -> None:
-    """Take in the modules, of so many bytes, and run the main() of some, one after the other. Their code comes with
-    them, for a python of the head's kind: to compile is half of what a short program takes. It ends this process: a
-    reader that is blocked on stdin must not hold that up."""
+    """Reads the modules, `size` bytes, runs main() of each program in turn, and ends this process at once, even if a
+    thread is blocked on stdin. The modules come with compiled code, which a Python of the head's version can use:
+    compiling takes half of the time of a short program."""
     status = 1
     try:
         texts, kind, codes = marshal.loads(decompress(stream.read(size)))

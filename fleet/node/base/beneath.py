@@ -1,10 +1,9 @@
-"""A destination on this node, held open: nothing that a neighbour puts in the way of a name leads what is done here to
-another place.
+"""Holds a destination on this node open, so that another user of the node cannot redirect what is written there.
 
-Each name is looked up in the folder that is open, never through a link. Each folder on the way must be ours or root's
-and closed to others (see check_folder, check_way). at() gives "/proc/self/fd/N/NAME", which every call takes as a path:
-N stays the folder that was looked at, wherever another process moves it. No call that follows a last link may be given
-one.
+Each name is looked up in the folder that is open, never through a link. Each folder of the path must belong to this
+user or root and be closed to others (see check_folder, check_way). at() returns "/proc/self/fd/N/NAME", which every
+call accepts as a path. N stays the folder that was checked, even if another process moves it. Such a path must not be
+passed to a call that follows a link at its end.
 """
 
 import collections
@@ -19,10 +18,10 @@ from functools import partial
 from fleet.node.base.errors import Refused, closing, on_failure
 from fleet.node.base.wire import decode, moved
 
-OPEN_AT_ONCE = 16  # a thread's
-LINKS = 40  # as the kernel's limit
+OPEN_AT_ONCE = 16  # descriptors of one thread
+LINKS = 40  # the kernel's limit
 HOLD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-WHOLE_MAP = ["0", "0", "4294967295"]  # of user ids, where this is no container with users of its own
+WHOLE_MAP = ["0", "0", "4294967295"]  # of user ids, unless this is a container with its own users
 
 
 def inside_of(fd: int, name: bytes) -> bytes:
@@ -39,8 +38,10 @@ def shown(path: bytes) -> str:
 
 
 def made_in(folder: bytes) -> "os.stat_result | None":
-    """Our user, and a mode of 0600, as what we make in `folder` shows them: NFS squashes root, mounts map users, and
-    file systems of other machines show the same mode of everything. None where we cannot make anything there."""
+    """Makes a file of mode 0600 in `folder`, removes it, and returns its lstat(), or None if no file can be made there.
+
+    It shows how the folder presents our user and modes: NFS squashes root, mounts map users, and some file systems show
+    one mode for everything."""
     probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -52,13 +53,13 @@ def made_in(folder: bytes) -> "os.stat_result | None":
 
 
 def is_ours(folder: bytes, uid: int) -> bool:
-    """Is true where that uid is our user, as the folder shows it."""
+    """Returns whether that uid is our user, as the folder presents it."""
     return uid == os.geteuid() or uid == getattr(made_in(folder), "st_uid", None)
 
 
 def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None) -> None:
-    """Refuse a folder in which another user than us and root (and the user id `trusted`) can put another thing in the
-    place of ours. A group that may write is one that the folder is shared with."""
+    """Raises Refused for a folder in which a user other than us, root and the user id `trusted` can replace our files.
+    A group that may write to it is accepted: the folder is shared with it on purpose."""
     if st.st_uid not in (0, trusted) and not is_ours(path, st.st_uid):
         raise Refused(
             "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
@@ -66,7 +67,7 @@ def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None
         )
     if st.st_mode & stat.S_IWOTH and not st.st_mode & stat.S_ISVTX:
         if getattr(made_in(path), "st_mode", 0) & stat.S_IWOTH:
-            return  # modes mean nothing there
+            return  # this file system does not keep modes
         raise Refused(
             "%s can be written by every user of the node, who could lead what is written there elsewhere" % shown(path),
             "on the node: chmod o-w %s" % shown(path),
@@ -74,9 +75,10 @@ def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None
 
 
 def check_way(path: bytes, st: "os.stat_result") -> None:
-    """Refuse a folder on the way to a destination whose owner can put another destination in the place of ours. One
-    that our group may write to is shared with us; one that is the user nobody's and open to all, or that of nobody in
-    this container, belongs to no user that there is."""
+    """Raises Refused for a parent folder of a destination whose owner can replace the destination.
+
+    A folder that our group may write to is accepted: it is shared with us. A folder of the user nobody is accepted if
+    all may write to it, or if this is a container that maps users: no real user owns it."""
     groups = [os.getegid()] + os.getgroups()
     if st.st_mode & stat.S_IWGRP and st.st_gid in groups or st.st_uid in (0, os.geteuid()):
         return
@@ -92,8 +94,9 @@ def check_way(path: bytes, st: "os.stat_result") -> None:
 
 
 def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False) -> int:
-    """A descriptor of the folder at an absolute path. Links on the way are followed where they are ours or root's.
-    mode: of folders that are made. way: no other user can put another one in its place, see check_way()."""
+    """Returns a descriptor of the folder at an absolute path. Follows links in the path that are ours or root's.
+
+    make: makes missing folders, with `mode`. way: checks each parent folder by check_way()."""
     names, links = path.split(b"/")[::-1], 0
     fd = os.open(b"/", HOLD)
     while names:
@@ -104,7 +107,7 @@ def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False)
         except FileNotFoundError:
             if not make:
                 raise
-            with suppress(FileExistsError):  # just now, by another
+            with suppress(FileExistsError):  # another process has just made it
                 os.mkdir(here, mode)
             names.append(name)
             continue
@@ -120,7 +123,8 @@ def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False)
 
 
 def follow(path: bytes, links: int, further: bool) -> bytes:
-    """Returns where a link on the way to a destination leads. further: the way does not end there."""
+    """Returns the target of a link in the path of a destination. Raises Refused for a file, or another user's link.
+    further: the path goes on after this name."""
     st = os.lstat(path)
     if not stat.S_ISLNK(st.st_mode):
         raise Refused("%s is a file%s" % (shown(path), ", in the way of this folder" * further), "name a folder")
@@ -143,7 +147,7 @@ def chmod(path: bytes, mode: int) -> None:
 
 
 class Beneath(threading.local):
-    """The folders below `top`, a descriptor. Paths in it are relative, with b"" for the top itself. trusted: see
+    """Opens the folders below `top`, a descriptor. Its paths are relative to the top, which is b"". trusted: see
     check_folder()."""
 
     def __init__(self, top: int, trusted: "int | None" = None) -> None:
@@ -151,27 +155,28 @@ class Beneath(threading.local):
         self.held: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
     def check(self) -> "Beneath":
-        """Itself; once is enough, in one thread."""
+        """Checks the top by check_folder(), and returns itself. One call in one thread is enough."""
         check_folder(inside_of(self.top, b"."), os.fstat(self.top), self.trusted)
         return self
 
     @property
     def name(self) -> bytes:
-        """Returns its path now."""
+        """Returns the path at which the top is now."""
         return os.readlink(b"/proc/self/fd/%d" % self.top)
 
     @property
     def path(self) -> bytes:
-        """A path of it that other processes of ours can use, as long as this one lives."""
+        """Returns a path of the top that our other processes can use while this one lives."""
         return b"/proc/%d/fd/%d" % (os.getpid(), self.top)
 
     def at(self, inside: bytes) -> bytes:
-        """A path of what `inside` names, to be used at once. OSError: a folder on the way is none, or a link."""
+        """Returns a path of what `inside` names, to be used at once. Raises OSError if a parent of it is a link or no
+        folder."""
         around, _, name = inside.rpartition(b"/")
         return b"/proc/self/fd/%d/%s" % (self.folder(around), name or b".")
 
     def folder(self, inside: bytes) -> int:
-        """The descriptor of a folder."""
+        """Returns the descriptor of a folder. It stays open until OPEN_AT_ONCE others have been used since."""
         moved()
         if inside in self.held:
             self.held.move_to_end(inside)

@@ -1,7 +1,7 @@
 """Helps node programs that start processes with a mark, and end them all when the head is gone.
 
-`spec["mark"]` is in the environment of all these processes, as FLEET_EXEC_ID. `spec["grace"]` are the seconds between
-SIGTERM and SIGKILL for those that are left at the end, 0 by default.
+All these processes have `spec["mark"]` in their environment, as FLEET_EXEC_ID. `spec["grace"]` is the number of seconds
+between SIGTERM and SIGKILL for those that are left at the end, 0 by default.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The time as an argument: code that watches or waits has a Clock, which a test moves manually."""
+"""Makes time an argument: code that watches or waits takes a Clock. A test passes one that it moves itself."""
 
 import time
 
@@ -6,7 +6,7 @@ from fleet.node.base.types import Any
 
 
 class Clock:
-    """This machine's own."""
+    """Reads the clocks of this machine."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -18,7 +18,7 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, latch: Any, seconds: float) -> bool:
-        """Waits up to `seconds` for an Event or a Cancel; True once it is set."""
+        """Waits up to `seconds` for an Event or a Cancel. Returns whether it is set."""
         return bool(latch.wait(seconds))
 
 

@@ -1,4 +1,4 @@
-"""Why a program of the node half gives up, as text for people; and what is undone then, or afterwards."""
+"""Describes why a node program gives up, as text for people. Has contexts that undo work then, or afterwards."""
 
 import os
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from fleet.node.base.wire import decode, send_exit, send_json, start
 
 
 class Refused(Exception):
-    """Why nothing, or nothing more, is done; busy: because another one is at it just now."""
+    """Is raised if a program does nothing, or nothing more. busy: another process does the same work just now."""
 
     def __init__(self, message: str, hint: "str | None" = None, busy: bool = False) -> None:
         Exception.__init__(self, message)
@@ -36,7 +36,8 @@ def on_failure(undo: "Callable[[], object]") -> "Iterator[None]":
 
 @contextmanager
 def on_os_error(of: "Callable[..., Exception]", what: str, *hint: str, **about: "Any") -> "Iterator[None]":
-    """Raises an error for an OSError: `what`, and the reason. of: its class. hint, about: its other arguments."""
+    """Raises an error of class `of` for an OSError. Its message is `what` and the reason. hint, about: its other
+    arguments."""
     try:
         yield
     except OSError as error:
@@ -46,9 +47,11 @@ def on_os_error(of: "Callable[..., Exception]", what: str, *hint: str, **about: 
 def failed(
     error: BaseException, shown: "Callable[[bytes], str]" = decode, where: "str | None" = None, again: str = ""
 ) -> "values.Failed":
-    """The message about what ended a program: what it refused, or what failed: an OSError (shutil.Error is one, too,
-    without errno), or a fault. shown: what people call a path in it; where: what it was about if the error does not
-    name it; again: what to do once there is space."""
+    """Returns the message about the error that ended a program: Refused, an OSError, or a fault of fleet. (shutil.Error
+    is an OSError without errno.)
+
+    shown: returns how people write a path. where: the path, if the error does not name one. again: what to do when
+    there is space again."""
     if isinstance(error, Refused):
         return {"event": "failed", "message": error.message, "hint": error.hint}
     import errno
@@ -68,8 +71,8 @@ def answer(
     work: "Callable[[Any], Mapping[str, Any] | None]",
     expected: "tuple[type[Exception], ...]" = (Refused, OSError, ValueError),
 ) -> None:
-    """Runs a program that reports one thing last: what `work` makes of its spec, if anything, or why it gave up.
-    expected: errors by which it gives up; others are faults of fleet."""
+    """Runs a program that sends one message: the result of work(spec) unless it is None, or why the program gave up.
+    expected: errors that mean giving up; any other error is a fault of fleet."""
     spec = start()
     result: Mapping[str, Any] | None
     try:

@@ -35,7 +35,7 @@ def open_regular(path: "bytes | str", flags: int = 0) -> "BinaryIO":
 
 
 def private(path: str, flags: int) -> int:
-    """Opens a file that is the user's own business, for open(). Raises OSError for a link, or what is no regular
+    """Opens a file with mode 0600, as an opener for open(). Raises OSError for a link, or for anything but a regular
     file."""
     return regular(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), path)
 
@@ -47,7 +47,8 @@ def remove_file(path: "bytes | str") -> None:
 
 
 def append_whole(path: str, data: bytes) -> bool:
-    """Appends to a private file all of the data, or, False, nothing: no half lines where the disk is full. OSError."""
+    """Appends all of the data to a private file, or nothing, so that a full disk leaves no half lines. Returns whether
+    it was appended. Raises OSError."""
     with open(path, "ab", buffering=0, opener=private) as file:
         size = file.seek(0, os.SEEK_END)
         if file.write(data) == len(data):
@@ -153,8 +154,8 @@ def remove_tree(folder: "bytes | str") -> None:
 
 
 def no_room_for(path: str) -> "str | None":
-    """Returns what prevents the making of folders in a path: the first of it and its parents that is no folder, or that
-    this user cannot write."""
+    """Returns None if this user can make folders at a path. Otherwise returns the path, or its nearest parent that
+    exists: it is no folder, or this user cannot write to it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) else path

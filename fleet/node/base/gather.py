@@ -1,4 +1,4 @@
-"""Steps that cannot hold a program up: a thread for each, one deadline for all."""
+"""Runs steps that may hang: each in its own thread, all with one deadline."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from fleet.node.base.wire import listen, send_exit, send_json, start, start_thre
 def gather(
     todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float, more: "Mapping[str, float] | None" = None
 ) -> "dict[str, Any]":
-    """Run all steps at once; facts of those that answered within `seconds`, the names of the others. more: of some
-    steps, seconds that they have when those before them are through."""
+    """Runs all steps at once. Returns the facts of those that ended within `seconds`, and the names of the others.
+    more: step -> the seconds that it has left when all steps before it have ended."""
     answers: dict[str, dict[str, Any]] = {}
 
     def work(name: str, function: "Callable[[], dict[str, Any]]") -> None:
@@ -38,15 +38,15 @@ def gather(
 
 
 def leave() -> None:
-    """End, and with us every child: what hangs in a wedged mount ignores anything less than this."""
+    """Kills this process and all its children. A process that hangs in a broken mount ignores weaker signals."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
-    """The spec of a program that asks around: in a group of its own, with a heartbeat; the end of its control lines,
-    each of which `heed` gets to see, ends it."""
+    """Returns the spec of a program that gathers facts. Puts the process into its own group, and starts heartbeats.
+    Calls heed() with each control line. The program ends when they end."""
     spec = start()
     with suppress(OSError):  # already the leader of its session, as under sshd
         os.setpgid(0, 0)
@@ -55,7 +55,7 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
 
 
 def finish(message: "Mapping[str, Any]") -> None:
-    """The one answer of such a program, and its end; a head that is gone needs none."""
+    """Sends the program's only response and ends the program, also if the head is gone."""
     with suppress(OSError):
         send_json(message)
         send_exit(0)

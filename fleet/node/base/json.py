@@ -1,5 +1,5 @@
-"""json's loads and dumps without what importing json takes: its decoder imports re, and that half of what a short
-program on a node costs. It is the same C code where python has it, json itself elsewhere."""
+"""Has json's loads and dumps without the cost of its import. json's decoder imports re, which takes half of the time
+of a short program on a node. This is the same C code if Python has it, otherwise json itself."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _Defaults:
-    """Holds the settings that json's own decoder passes to the scanner; array_hook: from Python 3.15 on."""
+    """Holds the settings that json's own decoder passes to the scanner. array_hook exists from Python 3.15 on."""
 
     strict = True
     object_hook = object_pairs_hook = array_hook = None
@@ -38,23 +38,23 @@ except (ImportError, TypeError, AttributeError):
 
 
 def loads(text: str) -> "Any":
-    """ValueError for what is no JSON."""
+    """Raises ValueError for a text that is no JSON."""
     text = text.strip(" \t\n\r")
     try:
         value, end = _scan(text, 0)
-    except (StopIteration, SystemError, ValueError):  # SystemError: its exception is in the module that is not imported
+    except (StopIteration, SystemError, ValueError):  # SystemError: its exception is in the json module, not imported
         value, end = None, -1
     if end == len(text):
         return value
-    import json  # reports what is wrong
+    import json  # its error has the details
 
     return json.loads(text)
 
 
 def loads_object(data: bytes) -> "dict[str, Any]":
-    """Returns the JSON object that these bytes are; {} where they are none."""
+    """Returns the JSON object in these bytes, or {} if they hold none."""
     try:
-        found = loads(data.decode("utf-8")) if data else {}  # most that are empty are no damage: not worth json's error
+        found = loads(data.decode("utf-8")) if data else {}  # often empty, which is no error: json need not be imported
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -18,7 +18,7 @@ from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
 from fleet.protocol.state import LOCK
 
-QUIET_SECONDS = 8.0  # a head sends a message every two
+QUIET_SECONDS = 8.0  # a head sends a message every 2 s
 ALONE_SECONDS = 10.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
 HELD = ".held"
@@ -87,7 +87,8 @@ def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = N
 
 
 def try_file(fd: int, alone: bool) -> bool:
-    """Does as try_lock(), by a file. A process that shares the lock and cannot write there only checks it."""
+    """Does the same as try_lock(), by a file. A process that wants a shared lock and cannot write there makes no file:
+    it only checks for others."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = myself()
     mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))
@@ -129,7 +130,7 @@ def link(new: bytes, path: bytes) -> None:
         os.link(new, path)
     except FileExistsError:
         raise
-    except OSError:  # the file system has no such links: what is made there is empty for a moment
+    except OSError:  # the file system has no hard links: the new file is empty for a moment
         os.close(os.open(path, NEW, 0o600))
         os.rename(new, path)
 
@@ -153,7 +154,7 @@ def is_freed(path: bytes) -> bool:
     with suppress(OSError), closing(os.open("/proc/self/ns/pid", os.O_RDONLY)) as turn:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         who = maker(path)
-        if lives(who) is False and maker(path) == who:  # what was read may have been released, and another's by then
+        if lives(who) is False and maker(path) == who:  # another process may have replaced it between the reads
             os.unlink(path)
     return not os.path.lexists(path)
 

@@ -11,8 +11,8 @@ POLL_SECONDS = 0.05
 
 
 def forked(work: "Callable[[], object]") -> int:
-    """Starts a process that does this work and nothing after it; returns its pid. It ends with 1 where work() raises,
-    else with 0."""
+    """Forks a process that only calls work(), and returns its pid. The process exits with 1 if work() raises, otherwise
+    with 0."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -65,12 +65,12 @@ def status_of(pid: int, field: bytes, thread: str = "") -> "list[bytes]":
 
 
 def own_pid(pid: int) -> int:
-    """Returns the number by which a process knows itself: that of its own pid namespace, as a container has one."""
+    """Returns the pid that a process has in its own pid namespace, such as its container's."""
     return int((status_of(pid, b"NSpid") or [b"%d" % pid])[-1])
 
 
 def is_inside(pid: int) -> bool:
-    """Is true for a process in a pid namespace below this one."""
+    """Returns whether a process is in a pid namespace below this one."""
     return len(status_of(pid, b"NSpid")) > len(status_of(os.getpid(), b"NSpid"))
 
 
@@ -152,8 +152,8 @@ def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
 
 
 def environment(pid: int) -> "dict[bytes, bytes]":
-    """Returns the environment that it was exec'ed with; {} when it is gone, another user's, or in the middle of its
-    exec."""
+    """Returns the environment with which a process was started. Returns {} if the process is gone, belongs to another
+    user, or is in the middle of exec."""
     items = read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
     return {name: value for name, equals, value in (item.partition(b"=") for item in items) if equals}
 
@@ -186,7 +186,7 @@ def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10
             left = find() or find()  # a process in the middle of exec shows no environment for a moment
             if not left:
                 return left
-            oldest_first = sorted(left.items(), key=lambda item: item[::-1])  # a shell that outlives its child goes on
+            oldest_first = sorted(left.items(), key=lambda item: item[::-1])  # else a shell goes on after its child
             for pid, born in oldest_first if signum == _signal.SIGKILL or not signalled else ():
                 send_signal(pid, born, signum)
             signalled = True

@@ -1,4 +1,4 @@
-"""runs/RUN, as the leader of a run writes it: events are appended as they come, documents replaced in one step."""
+"""Writes the record of a run, the folder runs/RUN: appends events, and replaces documents atomically."""
 
 import getpass
 import json
@@ -12,7 +12,7 @@ from fleet.protocol.state import LATEST
 
 
 def whoami() -> str:
-    """Returns USER@MACHINE, for others to see whose run it is."""
+    """Returns USER@MACHINE, which shows other users who started the run."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
@@ -21,7 +21,7 @@ def whoami() -> str:
 
 
 class Record:
-    """path: runs/RUN, absolute."""
+    """Writes the files of one run. path: runs/RUN, absolute."""
 
     def __init__(self, path: Any) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Record:
         self._waiting = b""
 
     def append(self, event: "Mapping[str, Any]") -> None:
-        """Adds a line to events.jsonl. What a full disk does not take waits for the next one."""
+        """Adds a line to events.jsonl. If the disk is full, the line is kept and written with the next one."""
         with self._lock:
             self._waiting += json.dumps(event, default=str).encode() + b"\n"
             with suppress(OSError):
@@ -37,19 +37,20 @@ class Record:
                     self._waiting = b""
 
     def add(self, name: str, text: str) -> str:
-        """Appends to a file for people; returns its path. What a full disk does not take is gone."""
+        """Appends text to a file for people, and returns its path. If the disk is full, the text is lost."""
         path = os.path.join(str(self.path), name)
         with suppress(OSError), open(path, "a", opener=private) as file:
             file.write(text)
         return path
 
     def replace(self, name: str, document: "Mapping[str, Any]") -> None:
-        """Writes a document. OSError where the disk does not take it."""
+        """Writes a document. Raises OSError, for example if the disk is full."""
         text = json.dumps(document, indent=1, default=str).encode() + b"\n"
         replace_file(os.fsencode(os.path.join(str(self.path), name)), text, 0o600)
 
     def be_latest(self) -> None:
-        """Has `latest` next to it lead here; what is there and is no link, or a disk that has none, stays as it is."""
+        """Makes the link `latest`, next to this folder, lead here. Does nothing if `latest` is no link, or if the disk
+        has no links."""
         around, own = os.path.split(str(self.path))
         link, new = os.path.join(around, LATEST), os.path.join(around, ".%s-%s" % (LATEST, own))
         with suppress(OSError):

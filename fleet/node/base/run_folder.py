@@ -1,7 +1,7 @@
-"""A run's folder on its node, and the processes that belong to the run.
+"""Reads and writes a run's folder on its node, and finds the run's processes.
 
-What it holds: fleet/protocol/files.py. Files are replaced by rename and not synced to disk: what a power cut loses, it
-ended anyway ("boot" shows it).
+fleet/protocol/files.py lists its files. They are replaced by rename, and not synced to disk: a power cut that loses
+them ends the run as well, which "boot" shows.
 """
 
 import _signal
@@ -33,10 +33,10 @@ from fleet.protocol.state import (
     is_run_id,
 )
 
-# why a node ends a run: "engine" (it has ended), "asked" (by the head), and of its own: "lease" (no message from the
-# head for so long), "frozen" (longer than the head waits), "signal" (sent to the supervisor), "supervisor" (killed),
-# "removed" (this folder), "reboot" (of this machine)
-MOST_STUCK = 20  # of the processes that would not die
+# causes, for which a node ends a run: "engine" (it has ended), "asked" (the head requested it). The others need no
+# request: "lease" (no message from the head for that time), "frozen" (for longer than the head waits), "signal" (the
+# supervisor got one), "supervisor" (it was killed), "removed" (the folder was), "reboot" (of this machine)
+MOST_STUCK = 20  # processes that SIGKILL did not end: so many are described
 NODE = os.uname()[1].replace("/", "_")
 
 
@@ -45,7 +45,7 @@ def runs_root() -> str:
 
 
 def own_runs() -> "list[str]":
-    """Returns the names of folders of runs that may be this node's: a home folder may be that of many nodes."""
+    """Returns the folder names of runs that may belong to this node. Many nodes may share one home folder."""
     names = sorted(names_in(runs_root()))
     return [name for name in names if name[0] != "." and name.partition("@")[2] in ("", NODE)]
 
@@ -59,14 +59,14 @@ def rank_records(folder: str) -> "list[dict[str, Any]]":
 
 
 def run_names(run: str) -> "list[str]":
-    """The folder names a run may have on this node. ValueError for what cannot be a run's id."""
+    """Returns the folder names that a run may have on this node. Raises ValueError for an invalid run id."""
     if not is_run_id(run):
         raise ValueError("not a run id: %r" % run)
     return [run, run + "@" + NODE]
 
 
 def run_folder(run: str) -> "str | None":
-    """The folder of a run that was started on this very node, or None."""
+    """Returns the folder of a run that was started on this very node, or None."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
@@ -84,7 +84,7 @@ def only(record: "dict[str, Any]", *names: str) -> "dict[str, Any]":
 
 
 def attempt_of(spec: "dict[str, Any]") -> int:
-    """How many starts of the run came before this one."""
+    """Returns the number of the attempt: how many starts of the run came before it."""
     return int((spec.get("about") or {}).get("attempt") or 0)
 
 
@@ -100,8 +100,8 @@ def known_folder(run: str, attempt: "int | None" = None) -> str:
 
 
 def tombstone(run: str) -> str:
-    """A file that forbids a run which was stopped before it began, or between two attempts; one with a number in it
-    forbids attempts up to that only."""
+    """Returns the path of a file that forbids a run, as it was stopped before it began, or between two attempts. If the
+    file holds a number, it forbids only attempts up to that number."""
     return os.path.join(runs_root(), run_names(run)[1] + ".stop")
 
 
@@ -115,18 +115,18 @@ def is_forbidden(run: str, attempt: int) -> bool:
 
 
 def read_json(path: str) -> "dict[str, Any]":
-    """An object, {} for a file that is missing, unreadable or holds something else."""
+    """Returns the JSON object of a file, or {} if the file is missing, unreadable or holds something else."""
     return json.loads_object(read_file(path))
 
 
 def reserve(path: str, size: int = 4096) -> None:
-    """Claim the space that the last replacement of `path` will need, while space is left."""
+    """Reserves disk space for the last replacement of `path`, as the disk may be full by then."""
     with open(path + ".new", "wb") as f:
         f.write(b" " * size)
 
 
 def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None:
-    """Replace `path` in one step; with suffix ".new" in the space that reserve() claimed, even on a full disk."""
+    """Replaces `path` atomically. With suffix ".new" it uses the space of reserve(), so it works on a full disk."""
     data = json.dumps(value).encode() + b"\n"
     fd = os.open(path + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -137,7 +137,7 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
 
 
 def note(folder: str, text: str) -> None:
-    """Adds a line of fleet's own to the node's log, where the disk takes all of it."""
+    """Adds a line of fleet to the node's log, unless the disk is full."""
     from fleet.node.base.files import append_whole  # what it imports takes long
 
     with suppress(OSError):
@@ -145,7 +145,7 @@ def note(folder: str, text: str) -> None:
 
 
 def stamp_of(path: str) -> "tuple[int, int] | None":
-    """Changes whenever the file is renewed or replaced; None while there is none."""
+    """Returns a value that changes whenever the file is touched or replaced, or None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -154,13 +154,13 @@ def stamp_of(path: str) -> "tuple[int, int] | None":
 
 
 def written_at(path: str) -> "float | None":
-    """Returns when a file was renewed last; None while there is none."""
+    """Returns the time of a file's last change, or None if there is no file."""
     stamp = stamp_of(path)
     return stamp[0] / 1e9 if stamp else None
 
 
 def disk_is_full(folder: str) -> bool:
-    """Is true where what ranks write there may be lost."""
+    """Returns whether the disk of `folder` is so full that output of ranks may be lost."""
     disk = os.statvfs(folder)
     return bool(disk.f_blocks) and disk.f_bavail * disk.f_frsize < 65536
 
@@ -177,8 +177,8 @@ def final_status(
     began: "float | None" = None,
     end: Any = None,
 ) -> "dict[str, Any]":
-    """cause, began: why and when this node began to end the run, see above; what its ranks did then is the answer. end:
-    a Verdict, where a head requested it."""
+    """Returns the last status of a run. cause, began: why and when this node began to end the run; what its ranks did
+    after that is a consequence. end: a Verdict, if a head requested the end. left: pids that are still alive."""
     now = time.time()
     status = {
         "state": state,
@@ -195,7 +195,7 @@ def final_status(
 
 
 def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = (".tmp",)) -> bool:
-    """Returns whether write_json() could do it with one of them: a full disk keeps no one from the run."""
+    """Returns whether write_json() succeeded with one of the suffixes. A full disk must not end the run."""
     for suffix in suffixes:
         try:
             write_json(path, value, suffix)
@@ -206,19 +206,19 @@ def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = 
 
 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
-    """Best effort, twice: without the space reserved for it, or without the right to write, it stays unsaid."""
+    """Writes the last status, first into the reserved space. Does nothing if both tries fail."""
     try_write(os.path.join(folder, STATUS), status, (".new", ".tmp"))
 
 
 def verdict_of(folder: str) -> "dict[str, Any] | None":
-    """How the run ended, where that is decided."""
+    """Returns how the run ended, or None if that is not decided yet."""
     return read_json(os.path.join(folder, VERDICT)) or None
 
 
 def put_verdict(folder: str, verdict: "Any") -> None:
-    """The first one stays."""
+    """Writes the verdict, unless there is one already."""
     new = os.path.join(folder, "%s.%d" % (VERDICT, os.getpid()))
-    with suppress(OSError):  # on a full disk it stays unsaid
+    with suppress(OSError):  # a full disk
         write_json(new, verdict)
         with suppress(FileExistsError):
             os.link(new, os.path.join(folder, VERDICT))
@@ -226,13 +226,14 @@ def put_verdict(folder: str, verdict: "Any") -> None:
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
-    """Seconds that the run goes on without a head, None for ever: as it was started, unless it was detached since."""
+    """Returns the seconds for which the run goes on without a head; None: for ever. Detaching a run changes them."""
     lease: float | None = read_json(os.path.join(folder, LEASE)).get("lease", spec.get("lease"))
     return lease
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
-    """Have the supervisor stop; by signal (its own grace, or none) where no file can be written. signum: to ranks."""
+    """Makes the supervisor stop the run, by a file, or by a signal (and its own grace, or none) if none can be written.
+    signum: what ranks get."""
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
@@ -244,7 +245,7 @@ def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum
 
 
 def since_boot(folder: str) -> bool:
-    """Is true where anything of the run can be alive: it was started after this machine was."""
+    """Returns whether the run was started after this machine's last boot. Otherwise none of its processes is alive."""
     return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
 
 
@@ -264,7 +265,7 @@ def owners(folder: str) -> "list[dict[str, Any]]":
 
 
 def ranks_up(folder: str) -> int:
-    """How many ranks live: an engine that restarts them leaves the records of those before them."""
+    """Returns how many ranks are alive, from /proc: records may be of earlier ranks, which an engine has restarted."""
     found, spec = set(below(who["pid"] for who in owners(folder))), read_json(os.path.join(folder, SPEC))
     if spec.get("container"):  # docker's are below its daemon
         found.update(with_env(RUN_MARK, spec["run"]))
@@ -272,8 +273,8 @@ def ranks_up(folder: str) -> int:
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":
-    """(status, whether a process keeps the run). In this order: a process that is gone has written its last status; and
-    where that is missing, another attempt may have taken the place of the one that was looked at."""
+    """Returns (status, whether a supervisor or guardian of the run is alive). Processes are checked first: one that is
+    gone has written its last status. If that is missing, they are checked again, as another attempt may have begun."""
     kept = bool(owners(folder))
     status = read_status(folder)
     if not kept and status.get("state") not in FINAL:
@@ -282,7 +283,7 @@ def standing(folder: str) -> "tuple[dict[str, Any], bool]":
 
 
 def awaited(folder: str) -> "str | None":
-    """RESTARTING where a head waits with another attempt, STARTING where it begins one; None."""
+    """Returns RESTARTING if a head waits before another attempt, STARTING if it begins one, otherwise None."""
     record = read_json(os.path.join(folder, NEXT))
     return record.get("state") if alive(record) else None
 

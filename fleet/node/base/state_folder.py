@@ -1,4 +1,4 @@
-"""Folders closed to others: the one in which a delivery remembers what it has done, and ~/.fleet."""
+"""Makes folders that are closed to other users: the state folder of a delivery, and ~/.fleet."""
 
 import hashlib
 import os
@@ -21,16 +21,18 @@ def state_name(name: bytes, suffix: bytes) -> bytes:
 
 
 def mount_of(fd: int) -> "tuple[int, list[bytes]]":
-    """Returns what no rename can cross: the file system, and its mount, as a bind mount is another one."""
+    """Returns the file system and the mount of a folder. A rename between two mounts fails, even of one file system."""
     lines = read_file("/proc/self/fdinfo/%d" % fd).splitlines()
     return os.fstat(fd).st_dev, [line for line in lines if line.startswith(b"mnt_id:")]
 
 
 def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath | None" = None) -> bytes:
-    """Make or find the state folder (0700) of what is called `name` in the folder `around`, a Beneath: state_name() in
-    it; or suffix inside `target`, the Beneath of a folder of that name, where that is a mount point or `around` cannot
-    be written. A path that holds it open. Refused when another user made it: below /tmp anybody may have, to put
-    other files into a stage without our knowledge."""
+    """Makes or finds the state folder (0700) of the file or folder `name` in `around`. Returns a path of it, which
+    stays open.
+
+    It is called state_name() and lies in `around`. If `target`, the folder itself, is a mount point, or `around` cannot
+    be written, it is called `suffix` and lies in `target`. Raises Refused if another user made it: below /tmp anyone
+    can, and could put files into the stage."""
     anchor, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
         os.path.isdir(target.at(suffix))
@@ -56,12 +58,12 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
 
 
 def own_home(*names: str, home: str = "~") -> str:
-    """~/.fleet, or a folder below it, made (0700) where need be, and closed again where it was open: below it no one
-    else can put anything. Refused where it is another user's; a link of ours leads to another disk."""
+    """Makes ~/.fleet, or a folder below it, and returns its path. Sets its mode to 0700, so that no other user can put
+    anything there. Raises Refused if it belongs to another user. It may be our own link to another disk."""
     home = os.path.expanduser(home)
     path = os.path.join(home, HOME)
     os.makedirs(path, 0o700, exist_ok=True)
-    host = None if os.geteuid() else os.stat(home).st_uid  # of root in a user's home: sudo
+    host = None if os.geteuid() else os.stat(home).st_uid  # with sudo, root uses a user's home
     for found in (os.lstat(path), os.stat(path)):
         if found.st_uid != host and not is_ours(os.fsencode(path), found.st_uid):
             raise Refused("%s belongs to user id %d" % (path, found.st_uid), "take it away, or log in as that user")

@@ -1,5 +1,5 @@
-"""Names that annotations need, those of the messages among them. On a node they are nothing: to import typing costs
-more than most programs do, and the messages stay on the head."""
+"""Has the names that annotations need, also those of messages. On a node they are None: the import of typing takes
+longer than most programs, and the messages' module is on the head only."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import values as values
     from fleet.protocol.messages import wheels as wheels
 
-    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): its name, what it reports
+    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): its name, and what returns its facts
 else:
     Any = BinaryIO = Callable = Collection = Iterable = Iterator = Mapping = Sequence = Step = None
     build = chain = code = facts = give = images = run = run_specs = stacks = values = wheels = None

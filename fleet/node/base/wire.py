@@ -1,6 +1,6 @@
-"""Begins every program of the node half: the frames to the head and the control lines from it.
+"""Starts every node program: sends frames to the head, and reads its control lines.
 
-Its imports are what the shortest program takes: signal, struct and threading import more than they are needed for."""
+Its imports set the time of the shortest program. signal, struct and threading would import much that is not needed."""
 
 import _signal
 import os
@@ -25,7 +25,7 @@ _out = 1
 _begun = False
 _pause: "list[float]" = []  # seconds between heartbeats, once there are any
 _moved = [0]
-at_end: "list[Callable[[], object]]" = []  # what is done before a program's last message
+at_end: "list[Callable[[], object]]" = []  # called before a program's last message
 
 
 def write_all(fd: int, data: "bytes | memoryview") -> None:
@@ -35,7 +35,7 @@ def write_all(fd: int, data: "bytes | memoryview") -> None:
 
 
 def frame(kind: bytes, payload: bytes = b"", stream: int = 0) -> None:
-    """Send one frame; safe from several threads. Raises OSError (EPIPE) when the head is gone."""
+    """Sends one frame. Any thread may call it. Raises OSError (EPIPE) when the head is gone."""
     with _lock:
         write_all(_out, pack(HEADER, kind, stream, len(payload)) + payload)
 
@@ -47,14 +47,16 @@ def send_exit(status: int) -> None:
 
 
 def start(heartbeat: bool = True) -> "Any":
-    """Send the preamble, return the spec. heartbeat: not for a program that will fork. Of programs that begin one after
-    the other only the first sends it, and a later one need not be requested: then this process ends."""
+    """Sends the preamble and returns the spec. heartbeat: False for a program that will fork.
+
+    A process may run several programs in turn. Only the first sends the preamble. The process ends here if the head
+    requests no further program."""
     global _begun
     _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)  # a closed stdin means that the head is gone
     if not _begun:
         write_all(_out, PREAMBLE)
     line = sys.stdin.buffer.readline()
-    while _begun and line.startswith(b'{"op": '):  # meant for the program before, which took long and read none
+    while _begun and line.startswith(b'{"op": '):  # for the program before, which has not read it
         line = sys.stdin.buffer.readline()
     if _begun and not line:
         os._exit(0)
@@ -66,7 +68,7 @@ def start(heartbeat: bool = True) -> "Any":
 
 
 def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
-    """One that does not keep the program from ending."""
+    """Starts a daemon thread, which does not keep the program from ending."""
     from threading import Thread
 
     thread = Thread(target=target, args=args, daemon=True)
@@ -75,8 +77,8 @@ def start_thread(target: "Callable[..., object]", *args: object) -> "Thread":
 
 
 def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
-    """A thread that sends the head heartbeats; it ends quietly when the head is gone. From an earlier call there is
-    one: this sets the period from now on."""
+    """Starts a thread that sends heartbeats to the head, and ends when the head is gone. A later call only changes the
+    period."""
     begun = bool(_pause)
     _pause[:] = [seconds]
 
@@ -96,13 +98,13 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
 
 
 def moved() -> None:
-    """A piece of work is done, of many that are not reported to the head: a block, a file. The next heartbeat reports
-    it."""
+    """Counts a piece of work that is done, such as a block or a file. The next heartbeat sends the count to the
+    head."""
     _moved[0] += 1
 
 
 def control_lines() -> "Iterator[dict[str, Any]]":
-    """Control messages (dicts) until the head closes; blocking."""
+    """Yields the head's control messages until the head closes the connection. Blocks."""
     while True:
         line = sys.stdin.buffer.readline()
         if not line:
@@ -114,7 +116,7 @@ def control_lines() -> "Iterator[dict[str, Any]]":
 
 
 def listen(heed: "Callable[[dict[str, Any]], object] | None", gone: "Callable[[], object]") -> None:
-    """In a thread: `heed` gets to see each control message; `gone` is called when the head is."""
+    """Starts a thread that calls heed() with each control message, and gone() when the head is gone."""
 
     def work() -> None:
         for message in control_lines():
@@ -143,15 +145,15 @@ def grouped(pairs: "Iterable[tuple[K, T]]") -> "dict[K, list[T]]":
 
 
 def in_parts(items: "list[T]", size: int = 500) -> "list[list[T]]":
-    """A list as lists that fit into a message each, one at least."""
+    """Splits a list into lists that each fit into one message. Returns at least one list."""
     return [items[at : at + size] for at in range(0, len(items), size)] or [[]]
 
 
 def encode(text: str) -> bytes:
-    """A string of the head's as the bytes that exec and files take, also where it is no valid UTF-8."""
+    """Returns a string of the head as the bytes for exec and file names, even if they are no valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def decode(data: bytes) -> str:
-    """Returns the text, as sent to the head, of what encode() made of it, or of a file's name."""
+    """Returns bytes, such as a file's name, as the text that is sent to the head. It reverses encode()."""
     return data.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The protocol between a container and the one where all meet, without its sockets: bytes in, messages out.
+"""Implements the protocol between a container and the one where all meet. It has no sockets: bytes in, messages out.
 
 Each message is a line of JSON. The first lines are the handshake:
 
@@ -7,9 +7,10 @@ Each message is a line of JSON. The first lines are the handshake:
     client -> server   {"proof"}     where both have a secret
     server -> client   {"proof"}, or {"refuse"}
 
-A proof is an HMAC of both nonces by the secret. The client proves first, so that who only reaches the port gets nothing
-by which secrets could be tried. From then on each line begins with a MAC over direction, counter and message, by a key
-of this connection and direction: what is forged, replayed, reordered, reflected or left out ends the connection.
+A proof is an HMAC of both nonces with the secret as its key. The client sends its proof first, so that a program which
+only reaches the port gets nothing to guess secrets with. From then on each line begins with a MAC of direction, counter
+and message, with a key of this connection and direction. A forged, replayed, reordered, reflected or missing line ends
+the connection.
 """
 
 import hashlib
@@ -25,12 +26,12 @@ from fleet.node.base.types import Any, Mapping
 from fleet.node.base.wire import encode
 from fleet.protocol.state import PROTOCOL
 
-LINE_BYTES, HANDSHAKE_BYTES = 1 << 16, 1 << 10  # of a line; before the other end has proved anything
-DEEPEST = 32  # levels of a message
+LINE_BYTES, HANDSHAKE_BYTES = 1 << 16, 1 << 10  # the longest line; the longest one in the handshake
+DEEPEST = 32  # levels to which a message may be nested
 NONCE_BYTES, MAC_LENGTH = 32, 64
 SECRET, SECRET_BYTES = "FLEET_SECRET", 4096
 ALIKE = "give all containers of the run the same secret: %s, or --secret-file FILE" % SECRET
-# why the two ends do not fit: at the client, at the server, the next step
+# why the two ends do not match: the message for the client, that for the server, the hint
 MISMATCHES = {
     "none": (
         "the containers of this run have a secret (%s), this one has none" % SECRET,
@@ -56,7 +57,7 @@ MISMATCHES = {
 
 
 class Mismatch(ValueError):
-    """The two ends have not the same secret, or version. code: a key of MISMATCHES."""
+    """Is raised if the two ends have different secrets or versions. code: a key of MISMATCHES."""
 
     def __init__(self, code: str, serves: bool) -> None:
         ValueError.__init__(self, MISMATCHES[code][serves])
@@ -64,19 +65,19 @@ class Mismatch(ValueError):
 
 
 class Channel:
-    """One end of a connection. serves: it is the end that listens. ready: the handshake is done. outgoing: bytes that
-    the handshake has to send."""
+    """Keeps the state of one end of a connection. serves: this is the end that listens. ready: the handshake is done.
+    outgoing: bytes of the handshake that are to be sent."""
 
     def __init__(self, secret: "bytes | None", serves: bool) -> None:
         self.secret, self.serves = secret, serves
         self.ready, self.outgoing = False, b""
         self._nonce, self._nonces = os.urandom(NONCE_BYTES).hex(), ""
         self._buffer, self._searched, self._over = bytearray(), 0, False
-        self._keys: dict[bool, bytes] = {}  # by which end sends
+        self._keys: dict[bool, bytes] = {}  # of each direction: True if the server sends
         self._counts = {True: 0, False: 0}
 
     def opening(self) -> bytes:
-        """Returns what this end sends first: the server nothing."""
+        """Returns the first bytes that this end sends; the server sends none."""
         return b"" if self.serves else line_of(self._introduction())
 
     def take_outgoing(self) -> bytes:
@@ -85,12 +86,12 @@ class Channel:
 
     @property
     def waiting(self) -> bool:
-        """Returns whether a whole line is here that feed() has not read yet."""
+        """Returns whether the buffer has a whole line that feed() has not read yet."""
         return b"\n" in self._buffer
 
     def feed(self, data: bytes, most: int = LINE_BYTES) -> "list[dict[str, Any]]":
-        """Returns up to so many messages that are whole and authentic; more stay for the next call. Raises ValueError
-        for anything else, from then on each time."""
+        """Adds received data. Returns up to `most` whole and authentic messages; others stay for the next call. Raises
+        ValueError for anything else, and at each call from then on."""
         if self._over:
             raise ValueError("the connection is over")
         self._buffer += data
@@ -111,8 +112,8 @@ class Channel:
         return found
 
     def pack(self, message: "dict[str, Any]") -> bytes:
-        """Returns the line of a message, which must be sent after those packed before. Raises ValueError where the
-        other end would refuse it as too long."""
+        """Returns the line of a message. Lines must be sent in the order of these calls. Raises ValueError if the line
+        is too long for the other end."""
         line = line_of(message)
         if self._keys:
             line = self._mac(self.serves, line[:-1]) + b" " + line
@@ -150,7 +151,7 @@ class Channel:
                 self.outgoing += line_of({"proof": self._proof(True).decode()})
 
     def _compare(self, message: "dict[str, Any]") -> None:
-        """Reads the other end's introduction, and sends what follows it."""
+        """Reads the other end's introduction, and queues the response to it."""
         nonce = message.get("nonce")
         if "fleet" not in message or bool(message.get("serves")) == self.serves:
             raise ValueError("no fleet")
@@ -205,7 +206,7 @@ def line_of(message: "dict[str, Any]") -> bytes:
 
 
 def message_of(line: bytes) -> "dict[str, Any]":
-    """Returns the JSON object of a line. Raises ValueError where it is none, or nested too deep."""
+    """Returns the JSON object of a line. Raises ValueError if it is no object, or nested too deep."""
     try:
         message = json.loads(line.decode("utf-8"))
     except RecursionError:
@@ -219,7 +220,7 @@ def message_of(line: bytes) -> "dict[str, Any]":
 
 
 def check_depth(value: Any, most: int) -> None:
-    """Raises ValueError for a value of more levels."""
+    """Raises ValueError for a value with more than `most` levels."""
     if isinstance(value, (dict, list)):
         if not most:
             raise ValueError("a message is nested too deep")
@@ -235,14 +236,14 @@ def bounded(value: Any, most: int) -> int:
 
 
 def numeric(address: str) -> str:
-    """Returns a socket's address as people write it: that of IPv4 also where it came by IPv6."""
+    """Returns a socket's address as people write it. An IPv4 address that is mapped into IPv6 becomes plain IPv4."""
     address = address.partition("%")[0]
     return address[7:] if address.startswith("::ffff:") and "." in address else address
 
 
 def secret_of(environ: "Mapping[str, str]", path: "str | None") -> "bytes | None":
-    """Returns the secret of the run's containers: FLEET_SECRET, else what a file holds; None: they have none. Raises
-    Refused where it is empty, or the file is not this user's alone."""
+    """Returns the secret of the run's containers: FLEET_SECRET, otherwise the content of the file `path`, or None if
+    neither is given. Raises Refused if it is empty, or if other users may read the file."""
     if SECRET in environ:
         return nonempty(encode(environ[SECRET]), SECRET, "export %s=$(head -c 32 /dev/urandom | base64)" % SECRET)
     if path is None:

@@ -1,15 +1,15 @@
-"""Leads a run of containers: a process of its own in the container where all meet. One loop over its connections drives
-the rule of fleet/node/gang as a head does. It begins each attempt, has all stop, decides how the run ended, and writes
-runs/RUN.
+"""Leads a run of containers, as a separate process in the container where all meet. One loop over its connections
+drives the rule of fleet/node/gang as a head does. It begins each attempt, makes all stop, decides how the run ended,
+and writes runs/RUN.
 
 spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "most"}, "port", "secret", "engine",
 "grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. It prints one line: {"port"}, or {"refused",
-"hint"}. It ends with the run, or with its parent, whose end closes stdin, where none has begun.
+"hint"}. It ends with the run. If no run has begun, it ends with its parent, whose end closes stdin.
 
-    member -> here   a hello, or {"token"} of one whose connection broke; {"beat", "silent": for how long its ranks
-                     are}; reports, see news.py
-    here -> member   {"refused", "hint"}, {"token"}, {"beat"}, {"start": what its part takes}, {"op": "stop", "over",
-                     "renew-ranks": as run.follow takes it}, {"stacks"}, {"verdict", "why"}
+    member -> here   a hello, or {"token"} after its connection broke; {"beat", "silent": seconds since its ranks wrote
+                     anything}; reports, see news.py
+    here -> member   {"refused", "hint"}, {"token"}, {"beat"}, {"start": see Part}, {"op": "stop", "over" or
+                     "renew-ranks", as for run.follow}, {"stacks"}, {"verdict", "why"}
 """
 
 import os
@@ -28,11 +28,11 @@ from fleet.node.container.server import Connection, Server
 
 TICK = 0.2
 BEAT_SECONDS = 2.0
-RESUME_SECONDS = 5.0  # in which a container whose connection broke may come back
+RESUME_SECONDS = 5.0  # so long a container may take to come back after its connection broke
 
 
 class Coordinator:
-    """spec: see above. server: already listens."""
+    """Connects the server's events with the rule. spec: see above. server: already listens."""
 
     def __init__(self, spec: "dict[str, Any]", server: Server, record: Kept, clock: Clock = CLOCK) -> None:
         self.spec, self.server, self.record, self.clock = spec, server, record, clock
@@ -42,7 +42,7 @@ class Coordinator:
         self._beat = clock.monotonic()
 
     def run(self, parent: "int | None" = None) -> None:
-        """Runs until the run has ended. parent: a file that ends with who started this process."""
+        """Works until the run has ended. parent: a descriptor that is at its end once the parent process is gone."""
         while not self.leading.over:
             for kind, connection, what in self.server.turn(TICK):
                 self.happened(kind, connection, what)
@@ -71,7 +71,7 @@ class Coordinator:
                     self.leading.heard(member, checked_report(what), self.clock.time())
                 elif what.get("silent") is not None:
                     member.spoke = self.clock.monotonic() - time(what["silent"])
-            except NONSENSE:  # not of fleet: nothing of it is believed any more
+            except NONSENSE:  # it is not fleet that sends this: the connection ends
                 connection.close()
                 self.lose_connection(member)
         else:
@@ -117,7 +117,8 @@ class Coordinator:
             report("%s is gone" % member.host)
 
     def look_for_silence(self, now: float) -> None:
-        """Loses who is silent for so long, or whose connection broke and is not back."""
+        """Gives up members that have sent nothing for `node_timeout` seconds, or whose connection broke and is not
+        back."""
         patience = self.spec["node_timeout"]
         for member in self.roll.members if self.roll.begun else ():
             silent = now - member.connection.heard

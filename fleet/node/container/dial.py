@@ -1,4 +1,4 @@
-"""How a container reaches the one where all meet, and the connection to it."""
+"""Connects a container to the one where all meet."""
 
 import select
 import socket
@@ -13,14 +13,15 @@ from fleet.node.container.channel import Channel, Mismatch
 
 DIAL_SECONDS, HANDSHAKE_SECONDS, SEND_SECONDS = 3.0, 5.0, 10.0
 RETRY_SECONDS = 0.5
-REPORT_SECONDS = 10.0  # between two reports of what is waited for
+REPORT_SECONDS = 10.0  # between two lines about waiting
 READ_BYTES = 1 << 14
 MISSED = "is the container of MASTER_ADDR there, and does its network lead to the others?"
 NO_FLEET = "another program has MASTER_PORT there: give it another value in all containers"
 
 
 class Line:
-    """A connection to where all meet. Any thread may send, one receives."""
+    """Sends and receives messages over the connection to the container where all meet. Any thread may send; only one
+    may receive."""
 
     def __init__(self, sock: socket.socket, secret: "bytes | None", clock: Clock) -> None:
         self.sock, self.clock, self.channel = sock, clock, Channel(secret, False)
@@ -29,13 +30,14 @@ class Line:
         sock.settimeout(SEND_SECONDS)
 
     def send(self, **message: Any) -> None:
-        """Raises OSError where the connection is gone, also where the other end has not read for SEND_SECONDS."""
+        """Sends a message. Raises OSError if the connection is gone, or if the other end does not read for
+        SEND_SECONDS."""
         with self._lock:
             self._write(self.channel.pack(message))
 
     def receive(self, seconds: float) -> "dict[str, Any] | None":
-        """Returns the next message; None: none within so long, however it dribbles. Raises OSError where the
-        connection is gone, ValueError where what came is no message, or not authentic."""
+        """Returns the next message, or None if no whole one comes within `seconds`. Raises OSError if the connection is
+        gone, ValueError for data that is no message, or not authentic."""
         until = self.clock.monotonic() + seconds
         while not self._messages:
             if not self._read(until):
@@ -44,11 +46,12 @@ class Line:
 
     def close(self) -> None:
         with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)  # or a thread that receives waits on
+            self.sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that receives
         self.sock.close()
 
     def shake_hands(self) -> None:
-        """Raises OSError where the other end is gone or late, ValueError where it is not the right one."""
+        """Does the handshake. Raises OSError if the other end is gone or late, ValueError if it is not the right
+        one."""
         self._write(self.channel.opening())
         until = self.clock.monotonic() + HANDSHAKE_SECONDS
         while not self.channel.ready:
@@ -56,7 +59,7 @@ class Line:
                 raise OSError("what listens there does not respond")
 
     def _read(self, until: float) -> bool:
-        """Returns whether anything came until then."""
+        """Reads once. Returns whether any data came before the time `until`."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
         if not poll.poll(max(0.0, until - self.clock.monotonic()) * 1000):
@@ -73,7 +76,7 @@ class Line:
     def _write(self, data: bytes) -> None:
         try:
             self.sock.sendall(data)
-        except socket.timeout:  # a part of it may be sent: nothing can follow
+        except socket.timeout:  # a part of it may be sent: no other message can follow
             self.close()
             raise OSError("the other end does not read what is sent to it") from None
 
@@ -87,8 +90,8 @@ def dial(
     report: "Callable[[str], None]",
     clock: Clock,
 ) -> Line:
-    """Returns the connection, once the other end is known to be the right one and the hello is sent. Raises Refused
-    where there is none within `wait` seconds; at once where the secrets differ, or what listens there is no fleet."""
+    """Returns the connection after the handshake, with the hello sent. Tries for `wait` seconds, then raises Refused.
+    Raises it at once if the secrets differ, or if another program listens there."""
     began = clock.monotonic()
     reported = began - REPORT_SECONDS
     where = at_port(address, port)
@@ -111,12 +114,13 @@ def dial(
 
 
 def connected(address: str, port: int, secret: "bytes | None", clock: Clock, where: str) -> "Line | str":
-    """Returns a connection to the first of a name's addresses that has one, or why there is none."""
+    """Tries once. Returns a connection to one of the name's addresses, or the reason why there is none. Raises
+    Refused."""
     try:
         return reached(address, port, secret, clock)
     except Mismatch as error:
         raise Refused("%s: %s" % (where, error), error.hint) from None
-    except (socket.gaierror, UnicodeError) as error:  # the latter: a name longer than names are
+    except (socket.gaierror, UnicodeError) as error:  # the latter: the name is too long
         return "%s does not resolve: %s" % (address, getattr(error, "strerror", None) or error)
     except ValueError:
         raise Refused("what responds at %s is no fleet" % where, NO_FLEET) from None
@@ -125,10 +129,10 @@ def connected(address: str, port: int, secret: "bytes | None", clock: Clock, whe
 
 
 def reached(address: str, port: int, secret: "bytes | None", clock: Clock) -> Line:
-    """Returns the connection, once the handshake is done. OSError; ValueError as of Channel.feed()."""
+    """Returns the connection after the handshake. Raises OSError, or ValueError as Channel.feed() does."""
     sock = socket.create_connection((address, port), DIAL_SECONDS)
     with on_failure(sock.close):
-        if sock.getsockname() == sock.getpeername():  # the kernel chose the very port for this end
+        if sock.getsockname() == sock.getpeername():  # the kernel chose the same port for this end: connected to itself
             raise OSError("nothing listens there")
         line = Line(sock, secret, clock)
         line.shake_hands()

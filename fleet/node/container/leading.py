@@ -1,5 +1,5 @@
-"""Decides, in the container that leads, when an attempt begins and ends, whether another one follows, how the run
-ended. The rule is that of fleet/node/gang; nothing of sockets is here."""
+"""Decides, in the leading container, when an attempt begins and ends, whether another one follows, and how the run
+ended. It uses the rule of fleet/node/gang, and no sockets."""
 
 from fleet.node.base.clock import Clock
 from fleet.node.base.errors import Refused
@@ -15,17 +15,17 @@ from fleet.node.ports.listeners import free_port
 from fleet.protocol.codes import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 
-STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
-READY_SECONDS = 30.0  # after the pause, in which a container that was lost may come again
+STUBBORN_SECONDS = 20.0  # beyond the grace: a process counts as hanging in the kernel 10 s after SIGKILL
+READY_SECONDS = 30.0  # after the pause: so long a lost container may take to come back
 STACKS_SECONDS = 20.0
-FAREWELL_SECONDS = 10.0  # in which all put the verdict on record
+FAREWELL_SECONDS = 10.0  # so long all may take to record the verdict
 TEXTS_BYTES = 8 << 20  # of what failed ranks wrote
 NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
 
 
 class Leading:
-    """spec: see coordinator.py. send(member, **message). over: nothing is left to do. phase: called with
-    the monotonic time several times a second."""
+    """Leads a run through its phases. spec: see coordinator.py. send(member, **message) sends to one member. over:
+    nothing is left to do. phase: the current phase's method, called with the monotonic time several times a second."""
 
     def __init__(
         self, spec: "dict[str, Any]", roll: Roll, record: Kept, send: "Callable[..., None]", clock: Clock
@@ -60,7 +60,7 @@ class Leading:
                 self.begin(now)
 
     def begin(self, now: float) -> None:
-        """Begins an attempt, with all who are there."""
+        """Begins an attempt, with all members that are connected."""
         self.port = free_port()  # where ranks meet
         self.gang = gang_of({it.host: (it.node or 0, it.ranks) for it in self.roll.members}, self.least)
         self.texts, self.stacks, self.ended_well, self.stop_by, self.until = {}, {}, [], 0.0, 0.0
@@ -86,7 +86,8 @@ class Leading:
         self.send(member, start=dict(about, nodes=nodes))
 
     def came(self, member: Member) -> None:
-        """Takes in who came when the run has begun: an elastic run at once, another one when all start again."""
+        """Handles a member that came after the run's beginning. An elastic run takes it in at once; in any other run,
+        its earlier ranks are lost, and it takes part in the next attempt."""
         if self.phase == self.follow and isinstance(self.gang, ElasticGang):
             self.roll.number(True)
             self.gang.back(member.host, (member.node or 0, member.ranks))
@@ -96,14 +97,14 @@ class Leading:
             self.lose(member, "its platform has started it again", 0.0)
 
     def resumed(self, member: Member) -> None:
-        """Its connection is there again: it may have missed that all stop, and that it was given up itself."""
+        """Sends a reconnected member the request to stop, which it may have missed: for all, or for itself alone."""
         node = self.gang.nodes.get(member.host)
         if self.gang.end is not None or node is not None and node.lost is not None:
             self.send(member, **self.stopping(self.gang.end, self.grace_of(self.gang.end)))
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
-        """time: since the epoch. ValueError for a rank that is not its own."""
+        """Takes a member's report. time: since the epoch. Raises ValueError for a rank that is not the member's."""
         kind, host = news["event"], member.host
         if "rank" in news and news["rank"] not in self.ranks_of(member):
             raise ValueError("not its rank")
@@ -125,7 +126,7 @@ class Leading:
                 self.send_all(op="over")
 
     def ranks_of(self, member: Member) -> range:
-        """Returns those that a container may have: in an elastic run its launcher numbers them."""
+        """Returns the ranks that a container may report: in an elastic run any, as its launcher numbers them."""
         return range(self.roll.world_size) if self.least else member.ranks
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
@@ -145,7 +146,7 @@ class Leading:
             self.record.event("rank", end.sentence, level, member.host, node_rank=member.node, **known)
 
     def stop(self, end: "run.Verdict") -> None:
-        """Stops all nodes, once. In the pause between two attempts that is the run's end."""
+        """Stops all nodes, once. In the pause between two attempts, ends the run."""
         grace = self.grace_of(end)
         whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
         if self.phase == self.pause:
@@ -156,13 +157,13 @@ class Leading:
             self.send_all(**self.stopping(whole, grace))
 
     def grace_of(self, end: "run.Verdict | None") -> float:
-        """Returns the seconds that ranks have: more where their platform ends them. end: as of stopping()."""
+        """Returns the grace period of ranks, which is longer if their platform ends them. end: as for stopping()."""
         return float(self.spec["stop_grace" if end is not None and end["by"] == "queue" else "grace"])
 
     @staticmethod
     def stopping(end: "run.Verdict | None", grace: float) -> "dict[str, Any]":
-        """Returns the request to stop, as run.follow takes it: SIGINT at first where that is what one container got.
-        end: None for a container that was given up alone."""
+        """Returns the request to stop, as for run.follow. It begins with SIGINT if a container got SIGINT. end: None
+        for a container that was given up alone."""
         interrupt = end is not None and (end["by"], end["code"]) == ("queue", EXIT_INTERRUPTED)
         reason = end["message"] if end else "it was given up"
         return {"op": "stop", "grace": grace, "reason": reason, "end": end, "interrupt": interrupt}
@@ -241,7 +242,7 @@ class Leading:
 
     # -- the end --------------------------------------------------------------------------------------------
     def end(self, now: float) -> None:
-        """Ends an attempt: another one follows, or it was the last."""
+        """Ends an attempt. Either begins the pause before another one, or concludes the run."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
         outputs = reader.words(self.gang, self.texts) if reader else Outputs(self.texts)
         verdict = decide(about, self.gang, outputs)
@@ -262,7 +263,7 @@ class Leading:
         report(text)
 
     def pause(self, now: float) -> None:
-        """Between two attempts: containers that were lost may come again, in the place of their rank."""
+        """Waits between two attempts. Containers that were lost may come back, with the node rank that they had."""
         if now < self.until:
             return
         self.roll.members = [it for it in self.roll.members if it.there]
@@ -283,7 +284,7 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # read nowhere else
+        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # else the reader has it
         self.roll.begun = True
         self.send_all(verdict=verdict, why=first.get("why") or tail.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell

@@ -1,4 +1,5 @@
-"""The command that a platform starts in every container: `python3 fleet.pyz train.py`, or `fleet launch --on env`."""
+"""Runs the command that a platform starts in each container: `python3 fleet.pyz train.py`, or `fleet launch --on
+env`."""
 
 import os
 import random
@@ -27,11 +28,11 @@ from fleet.protocol.codes import EXIT_PREFLIGHT, EXIT_USAGE
 from fleet.protocol.state import LONGEST_NAME
 
 GRACE, STOP_GRACE = 10.0, 25.0  # after a failure; a platform kills 30 s after SIGTERM
-LEADER_SECONDS = 15.0  # in which the coordinator ends when this part has
+LEADER_SECONDS = 15.0  # so long the coordinator may take to end after this part
 
 
 class Ended(Exception):
-    """By a signal, before the run begins."""
+    """Is raised by a signal that comes before the run begins."""
 
     def __init__(self, number: int) -> None:
         Exception.__init__(self, number)
@@ -39,13 +40,13 @@ class Ended(Exception):
 
 
 def new_run(name: str) -> str:
-    """Returns its id."""
+    """Returns the id of a new run of this name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-")[:LONGEST_NAME] or "run"
     return "%s-%s-%04x" % (name, time.strftime("%Y%m%d-%H%M%S"), random.SystemRandom().randrange(1 << 16))
 
 
 def check(place: Place, options: Any) -> None:
-    """Adds to place.wrong what would be found out when the others wait."""
+    """Adds to place.wrong the mistakes that would otherwise show only after the containers have met."""
     script = options.script
     options.name = options.name or os.path.splitext(os.path.basename(script))[0]
     why = check_runs(options.runs_dir)
@@ -69,14 +70,14 @@ def check(place: Place, options: Any) -> None:
 
 
 def main(argv: "Sequence[str]") -> int:
-    """Exit: the run's; 2 where what is typed or set makes no sense, 123 where the run could not begin."""
+    """Returns the run's exit code; 2 if options or variables make no sense; 123 if the run could not begin."""
     if list(argv[:1]) == ["explain-env"]:
         return explain.main(argv[1:])
     return run_here(read(argv))
 
 
 def run_here(options: Any) -> int:
-    """options: see options.py."""
+    """Does the same as main(), with options that are read already. options: see options.py."""
     given = {name: getattr(options, name) for name in GIVEN_AS if getattr(options, name) is not None}
     try:
         place = place_of(os.environ, given, options.platform)
@@ -100,7 +101,8 @@ def run_here(options: Any) -> int:
 
 
 def begun(place: Place, ranks: int, options: Any) -> int:
-    """Meets the others, and runs. Refused; Ended while it waits."""
+    """Meets the other containers, runs this one's part, and returns the exit code. Raises Refused, or Ended before the
+    run begins."""
     member = None
 
     def signalled(number: int, _frame: object) -> None:
@@ -108,7 +110,7 @@ def begun(place: Place, ranks: int, options: Any) -> int:
             raise Ended(number)
         member.signalled = number
 
-    for number in (signal.SIGTERM, signal.SIGINT):  # a container's first process gets none that it does not handle
+    for number in (signal.SIGTERM, signal.SIGINT):  # the kernel sends pid 1 only signals that it handles
         signal.signal(number, signalled)
     secret = secret_of(os.environ, options.secret_file)
     about = {"job": place.job, "least": place.least, "most": place.most}
@@ -141,13 +143,13 @@ def begun(place: Place, ranks: int, options: Any) -> int:
 
 
 def own_name() -> str:
-    """Returns this container's name. It is the run's, too, where no other container has it."""
+    """Returns this container's name. The run uses it, too, unless another container has the same one."""
     return os.uname()[1].partition(".")[0]
 
 
 def leads_by_name(place: Place, wait: float) -> bool:
-    """Returns whether the master's name is this container's. It may resolve late, as that of a service whose container
-    has just begun. Refused where it does not within so many seconds."""
+    """Returns whether the master's name is this container's. A service whose container has just begun may resolve late.
+    So this waits up to `wait` seconds for the name to resolve, then raises Refused."""
     master, began = str(place.master), CLOCK.monotonic()
     reported = False
     while master.partition(".")[0] != own_name() and not is_here(master):
@@ -166,7 +168,7 @@ def leads_by_name(place: Place, wait: float) -> bool:
 
 
 def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
-    """Returns (the process that leads the run, the port where all meet). Refused."""
+    """Starts the coordinator. Returns (its process, the port where all meet). Raises Refused."""
     leader = program("fleet.node.container.coordinator")
     assert leader.stdin and leader.stdout
     leader.stdin.write(json.dumps(spec).encode() + b"\n")
@@ -178,7 +180,7 @@ def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
 
 
 def leave(leader: "subprocess.Popen[bytes]") -> None:
-    """Waits until the run's record is written."""
+    """Waits until the coordinator has written the run's record and ended. Kills it after LEADER_SECONDS."""
     assert leader.stdin
     leader.stdin.close()
     try:

@@ -1,9 +1,9 @@
-"""This container's part in a run: it starts what the container that leads sends, attempt by attempt. It passes on what
-its node's program reports (run.follow), and what is requested of that program. Its ranks' logs come to runs/RUN/HOST
-and to its own output.
+"""Runs this container's part in a run, attempt by attempt, as the leading container requests it. Forwards the reports
+of this node (run.follow) to the leading container, and its requests to this node. Copies the ranks' logs to
+runs/RUN/HOST and to its own output.
 
-The exit code is that of the verdict where the first failure was here, and 1 where another container failed first. It is
-123 where its part could not begin, 128+n after signal n.
+The exit code is that of the verdict if the first failure was here, and 1 if another container failed first. It is 123
+if this part could not begin, and 128+n after signal n.
 """
 
 import os
@@ -31,12 +31,12 @@ from fleet.protocol.state import ATTEMPT
 BEAT_SECONDS, POLL_SECONDS = 2.0, 0.2
 OPS = ("stop", "over", "renew-ranks")
 NO_RUN = "what responds at MASTER_ADDR begins no run of fleet's", "give MASTER_PORT another value in all containers"
-FINISH_SECONDS = 10.0  # in which the terminal takes what its ranks wrote last
+FINISH_SECONDS = 10.0  # so long the terminal may take for the ranks' last output
 
 
 class Member:
-    """dial(hello) -> Line to where all meet. hello: of this container. options: see options.py. signalled: by the
-    platform."""
+    """Follows the requests of the leading container. dial(hello): returns the Line to it. hello: this container's
+    description. options: see options.py. signalled: the number of the platform's signal, or 0."""
 
     def __init__(
         self, dial: "Callable[[dict[str, Any]], Line]", hello: "dict[str, Any]", options: Any, about: "dict[str, Any]"
@@ -58,12 +58,12 @@ class Member:
 
     # -- to where all meet ----------------------------------------------------------------------------------
     def send(self, **message: Any) -> None:
-        with suppress(OSError):  # run() finds out
+        with suppress(OSError):  # run() notices that the connection is gone
             if self.line is not None:
                 self.line.send(**message)
 
     def run(self) -> int:
-        """To the end of the run; returns the exit code. Refused: no part of it began."""
+        """Works until the run ends, and returns the exit code. Raises Refused if no part of it began."""
         self.line = self.dial(self.hello)
         start_thread(self.live)
         until = time.monotonic() + self.options.wait
@@ -91,7 +91,7 @@ class Member:
                 self.send(event="signal", number=self.signalled)
 
     def live(self) -> None:
-        """Sends signs of life, also while the terminal takes no more output."""
+        """Sends heartbeats for ever. It is a separate thread, as output may block on the terminal."""
         while True:
             self.send(beat=1, silent=self.wrote and time.monotonic() - self.wrote)
             self.ask(op="ping")
@@ -100,7 +100,7 @@ class Member:
             time.sleep(BEAT_SECONDS)
 
     def bring(self, logs: Logs) -> None:
-        """Copies what its ranks write, in a thread: the terminal may take no more output for ever."""
+        """Copies the output of ranks until the attempt is over. It is a thread, as the terminal may block for ever."""
         with suppress(OSError):  # its folder was removed, which is reported; or no process reads the output
             while not logs.over:
                 if logs.bring() or logs.blocked:
@@ -109,13 +109,13 @@ class Member:
             logs.finish()
 
     def finish(self) -> None:
-        """Waits, for a while, until all that the attempt wrote is here."""
+        """Waits up to FINISH_SECONDS until all output of the attempt is copied."""
         if self.logs is not None:
             self.logs.over = True
             self.bringing.join(FINISH_SECONDS)
 
     def resumed(self) -> bool:
-        """Returns whether the connection is there again; all that its node reports is sent again."""
+        """Connects again, and returns whether that succeeded. All reports of this node are then sent again."""
         try:
             self.line = self.dial({"token": self.token})
         except Refused:
@@ -145,7 +145,7 @@ class Member:
 
     # -- its part -------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Starts its part of an attempt. What it cannot begin it reports, and waits for the verdict."""
+        """Starts this container's part of an attempt. If that fails, reports it; the verdict follows."""
         begin, self.wrote = self.begin, None
         self.leave()
         self.finish()
@@ -174,7 +174,8 @@ class Member:
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
-        """Ends the processes of the last attempt, and moves its logs to attempt<K>/HOST. This process may be new."""
+        """Ends the processes of the last attempt, and moves its logs to attempt<K>/HOST. An earlier process of this
+        container may have started them."""
         if not attempt:
             return
         if run_folder(self.begin["run"]):
@@ -186,7 +187,7 @@ class Member:
             os.rename(self.target, os.path.join(aside, host))
 
     def follow(self) -> None:
-        """Passes on what happens on this node, as its run.follow would report it."""
+        """Starts a thread that sends the events of this node, as run.follow reports them."""
         self.leave()
         run, attempt = self.begin["run"], None if self.elastic else self.begin["attempt"]
         spec: Any = {"run": run, "attempt": attempt, "logs": False}
@@ -198,13 +199,13 @@ class Member:
         self.following = start_thread(self.report, self.follower)
 
     def leave(self) -> None:
-        """Nothing more is passed on of what follows the node now."""
+        """Ends the follower. None of its further events is sent."""
         if self.follower is not None:
             self.follower.once = True
         self.follower = None
 
     def ask(self, **request: Any) -> None:
-        """Does what the container that leads requests."""
+        """Carries out a request of the leading container."""
         if self.follower is not None:
             heed(self.begin["run"], self.folder, request, term=1)
 
@@ -223,7 +224,7 @@ class Member:
             self.send(**self.seen(message, self.folder))
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
-        """Returns a report with what belongs to it: of a rank that failed, its last lines."""
+        """Returns a report. That of a failed rank gets the rank's last lines."""
         if message["event"] != "rank" or not (message.get("status") or message.get("signal")):
             return message
         rank, begins = message["rank"], message.get("begins") or (0, 0)
@@ -245,7 +246,8 @@ class Member:
 
     # -- the end --------------------------------------------------------------------------------------------
     def over(self, message: "dict[str, Any]") -> int:
-        """Takes the verdict of the container that leads; returns the exit code. Refused: no part of it began here."""
+        """Handles the verdict of the leading container, and returns the exit code. Raises Refused if no part of the run
+        began here."""
         try:
             verdict = verdict_of(message["verdict"])
         except NONSENSE:
@@ -257,7 +259,7 @@ class Member:
         return self.end(verdict, message.get("why"))
 
     def cut_off(self, why: str) -> int:
-        """Ends its part, as the container where all meet is gone; returns the exit code."""
+        """Ends this container's part, as the leading container is gone. Returns the exit code."""
         master = str(self.begin["master"])
         message = "the container where all meet, %s, is gone" % master
         end = run_end("lost", message, EXIT_CONNECT, master)
@@ -283,7 +285,7 @@ class Member:
         how = "done" if code == 0 else "ended by signal %d" % self.signalled if self.signalled else "failed"
         where = (begin["run"], how, begin["host"], code, self.target)
         report("run %s %s on %s, exit code %d; logs in %s" % where)
-        if self.record is not None:  # which only a container that shares no folder has begun
+        if self.record is not None:  # it is written only if this container shares no folder with the leading one
             self.record.end(summary_of(begin["run"], self.gang, verdict, []))
         self.send(event="over")
         return code

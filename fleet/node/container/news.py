@@ -1,14 +1,14 @@
-"""Checks what a container reports of its part; most of its events are those of a node's program, follow.py.
+"""Checks the reports of a container. Most of its events are those of the node program follow.py.
 
-Any process may connect and send anything, so each value is checked and made again. What does not fit raises one of
-NONSENSE."""
+Any process may connect and send anything, so each value is checked and built again. A value of another form raises one
+of NONSENSE."""
 
 from functools import partial
 
 from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.container.channel import bounded
 
-NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # of a message that is not of fleet
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # raised for a message that fleet did not send
 TEXT = 4096
 STATES = ("running", "stopping", "exited", "stopped", "lost")
 MOST_PIDS, MOST_LINES = 100, 20
@@ -18,7 +18,7 @@ small_int, size = partial(bounded, most=1 << 31), partial(bounded, most=1 << 53)
 
 
 def time(value: Any) -> float:
-    if type(value) not in (int, float) or not abs(value) <= 1e12:  # nan is not
+    if type(value) not in (int, float) or not abs(value) <= 1e12:  # refuses nan, too
         raise ValueError("no time")
     return float(value)
 
@@ -111,7 +111,7 @@ def checked(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]
 
 
 def verdict_of(found: Any) -> "dict[str, Any]":
-    """Returns the leading container's verdict, checked: any process may be the one at MASTER_ADDR. Raises ValueError if
+    """Returns the leading container's verdict, checked, as any process may listen at MASTER_ADDR. Raises ValueError if
     a field is missing."""
     verdict = checked(found, VERDICT)
     if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:

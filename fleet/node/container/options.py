@@ -1,4 +1,4 @@
-"""The options of a container's part, once for `python3 fleet.pyz` and `fleet launch --on env`."""
+"""Defines the options of a container's part, for both `python3 fleet.pyz` and `fleet launch --on env`."""
 
 import argparse
 import os
@@ -7,8 +7,8 @@ from functools import partial
 
 from fleet.node.base.types import Any, Sequence
 
-# name -> (what its value is called, what it takes, the default, the help); `fleet launch` has those of FLEETS for
-# --on env only, and the others as it has them anyway. A number takes LEAST.
+# name -> (metavar, type, default, help). [str]: may be repeated. In `fleet launch`, options in FLEETS are for --on env
+# only; it has the others anyway. LEAST has the minimum of each number.
 ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "nnodes": ("N|MIN:MAX", str, None, "instead of what the platform sets"),
     "node-rank": ("N", str, None, "this container's, instead of what the platform sets"),
@@ -33,7 +33,7 @@ ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
 }
 FLEETS = ("node-rank", "rdzv-id", "platform", "secret-file")
 LEAST = {"grace": 0, "node-timeout": 1, "max-restarts": 0, "stall-timeout": 1, "wait": 0}
-# options that outrank a platform's variables -> the thing that they set, of a table of platforms.py
+# options that take precedence over a platform's variables -> the thing that they set (see platforms.py)
 GIVEN_AS = {
     "nnodes": "nodes",
     "node_rank": "rank",
@@ -42,17 +42,17 @@ GIVEN_AS = {
     "master_port": "port",
     "rdzv_id": "job",
 }
-OF_ENGINE = "of engine "  # before the names of its own options
+OF_ENGINE = "of engine "  # prefix of the names of an engine's own options, in the parser
 OF_PLACE = ("platform", *(name.replace("_", "-") for name in GIVEN_AS))  # explain-env has these, too
 
 
 def field(name: str) -> str:
-    """Returns what an option is called in the program."""
+    """Returns the attribute's name for an option."""
     return "engine_args" if name == "engine-arg" else name.replace("-", "_")
 
 
 def number(name: str, text: str) -> Any:
-    """Returns what an option that takes a number is given. Raises argparse.ArgumentTypeError."""
+    """Returns the value of an option that takes a number. Raises argparse.ArgumentTypeError."""
     try:
         value = ROWS[name][1](text)
     except ValueError:
@@ -63,7 +63,7 @@ def number(name: str, text: str) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose options are rows of the table."""
+    """Parses options that are rows of ROWS."""
 
     def __init__(self, names: "Sequence[str]", usage: str, description: str) -> None:
         argparse.ArgumentParser.__init__(
@@ -75,12 +75,12 @@ class Parser(argparse.ArgumentParser):
             self.add(name, text, dest=field(name), metavar=metavar, **{"action": "append"} if kind == [str] else how)
 
     def add(self, name: str, text: str, **how: Any) -> None:
-        """Adds an option; with underscores it is the same."""
+        """Adds an option, also spelled with underscores."""
         for spelled in dict.fromkeys([name, name.replace("-", "_")]):
             self.add_argument("--" + spelled, help=text if spelled == name else argparse.SUPPRESS, **how)
 
     def read(self, argv: "Sequence[str]") -> "dict[str, Any]":
-        """Returns what is typed. Exits with 2 where it makes no sense."""
+        """Returns the options that are given, by attribute name. Exits with 2 if they are invalid."""
         return {name: value for name, value in vars(self.parse_args(list(argv))).items() if value is not None}
 
 
@@ -97,7 +97,7 @@ def parser() -> Parser:
 
 
 def of_engines() -> "list[Any]":
-    """Returns the options of fleet's own engines, each once. They take a python3 of 3.10, as these engines do."""
+    """Returns the options of fleet's own engines, each once, or [] below Python 3.10, which the engines need."""
     if sys.version_info < (3, 10):
         return []
     engines = __import__("fleet.engines", fromlist=["ENGINES"]).ENGINES
@@ -106,7 +106,7 @@ def of_engines() -> "list[Any]":
 
 
 def read(argv: "Sequence[str]") -> Any:
-    """Returns what is typed, as of(). Exits with 2 where it makes no sense."""
+    """Reads a command line. Returns the options, see of(). Exits with 2 if they are invalid."""
     made = parser()
     found = made.read(argv)
     command = found.pop("words")
@@ -122,7 +122,8 @@ def read(argv: "Sequence[str]") -> Any:
 
 
 def of(given: "dict[str, Any]", script: str, args: "Sequence[str]") -> Any:
-    """Returns the options of a container's part, each as an attribute. given: those that are, by their names."""
+    """Returns the options of a container's part, each as an attribute. given: values by attribute name; the others have
+    their defaults."""
     options = {field(name): row[2] for name, row in ROWS.items()}
     options.update({"module": False, "engine_options": {}, "workdir": os.getcwd()}, **given)
     return argparse.Namespace(script=script, args=list(args), **options)

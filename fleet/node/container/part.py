@@ -1,4 +1,4 @@
-"""Starts this container's part of a run, under the same supervisor that a head starts on a node."""
+"""Starts this container's part of a run, with the same supervisor that a head starts on a node."""
 
 import os
 import re
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     Started = tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]
 
 START_SECONDS = 60.0
-LEASE_SECONDS = 30.0  # that ranks go on when their container's own process was killed
-# of the launcher that started this container: torchrun would take them for its own options
+LEASE_SECONDS = 30.0  # so long ranks go on after their container's main process was killed
+# the platform's variables for this container, which torchrun would read as its own options
 UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
 BEGIN = "import os, sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main(); os._exit(0)"
 
 
 class Part:
-    """begin: what this container is to start, see begin_of(). options: see options.py. ranks: here. least: nodes of an
-    elastic run, else 0. most: nodes, of which an elastic run may not have all yet."""
+    """Describes what this container starts. begin: see begin_of(). options: see options.py. ranks: their number in this
+    container. least: the fewest nodes of an elastic run, otherwise 0. most: the most nodes."""
 
     def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int, most: int) -> None:
         self.begin, self.options, self.least, self.most = begin, options, least, most
         self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
-        # its own address, by which the others know it; None: there are none
+        # the address by which other containers reach this one; None: there are no others
         self.own = begin["master" if begin["node"] == 0 else "address"] if most > 1 else None
 
     def started(self) -> "Started":
-        """Returns the engine's argv, what command.json holds, the variables that the engine needs, and files that it
-        finds in the run's folder: name -> text. Refused where this python cannot read the engine."""
+        """Returns the engine's argv, the content of command.json, the variables that the engine needs, and its files in
+        the run's folder (name -> text). Raises Refused if this Python is too old for the engine."""
         begin, options = self.begin, self.options
         if options.engine != "torchrun" or options.engine_args:
             return self._by_engine()
@@ -74,13 +74,14 @@ class Part:
         return found
 
     def interface_variables(self) -> "dict[str, str]":
-        """Returns the variables that name the interface towards the others; none in a run of one container."""
+        """Returns the variables that set the network interface for traffic to other containers; {} if there are no
+        others."""
         own = addresses()
         held = holder_of(self.own, own) if self.own else None
         return variables(held, own) if held else {}
 
     def spec(self) -> "dict[str, Any]":
-        """Returns what supervise.py takes."""
+        """Returns the spec of supervise.py."""
         begin, options = self.begin, self.options
         argv, command, env, files = self.started()
         env.update({name: value for name, value in self.interface_variables().items() if name not in os.environ})
@@ -118,7 +119,7 @@ class Part:
         }
 
     def start(self) -> str:
-        """Returns the run's folder on this node. Refused where the supervisor cannot start it."""
+        """Starts the supervisor, and returns the run's folder on this node. Raises Refused if it cannot start."""
         spec = json.dumps(self.spec()).encode() + b"\n"
         process = program("fleet.node.run.supervise")
         try:
@@ -134,8 +135,8 @@ class Part:
 
 
 def begin_of(found: Any) -> "dict[str, Any]":
-    """Returns what a run begins with, of which a path and a command are made here. Raises ValueError, KeyError or
-    TypeError where it is none."""
+    """Returns the checked "start" message of the leading container: paths and commands are made of it. Raises
+    ValueError, KeyError or TypeError for an invalid one."""
     bounds = {"port": 1 << 16, "node": MOST, "first": MOST, "attempt": MOST}
     begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
     begin["nodes"] = [(named(host), bounded(each, MOST)) for host, each in found["nodes"]]
@@ -146,20 +147,20 @@ def begin_of(found: Any) -> "dict[str, Any]":
 
 
 def named(value: Any) -> str:
-    """Returns the name of a host, or an address. ValueError."""
+    """Returns a value that is a host name or an address. Raises ValueError for any other."""
     if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\Z", value):
         raise ValueError("no name")
     return value
 
 
 def program(module: str) -> "subprocess.Popen[bytes]":
-    """Returns a program of the node half, started."""
+    """Starts a node program in a new process."""
     argv = [sys.executable, "-I", "-S", "-c", BEGIN % module, archive()]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def answer_in(output: bytes) -> "dict[str, Any]":
-    """Returns the first message of a program's frames; {} where none is whole."""
+    """Returns the first message in a program's output, or {} if no message is complete."""
     data, head = output.partition(PREAMBLE)[2], struct.calcsize(HEADER)
     while len(data) >= head:
         kind, _, size = struct.unpack_from(HEADER, data)
@@ -170,12 +171,12 @@ def answer_in(output: bytes) -> "dict[str, Any]":
 
 
 def archive() -> str:
-    """Returns where `fleet` is imported from: the zipapp, or the folder of an installed one."""
+    """Returns the path from which `fleet` is imported: the zipapp, or the folder of an installed package."""
     return os.path.abspath(__file__).partition(os.sep + os.path.join("fleet", "node") + os.sep)[0]
 
 
 def source(module: str) -> str:
-    """Returns the text of a module of the node half, from wherever it is."""
+    """Returns the source text of a node module, also from the zipapp."""
     import pkgutil
 
     name = "fleet.node." + module

@@ -11,17 +11,17 @@ from fleet.node.container.variables import MEETING, value_of
 
 MOST_NODES, MOST_RANKS = 65536, 1024
 DEFAULT_PORT = 29500
-LONGEST, LONGEST_JOB = 80, 255  # of a value in a message; of a run's name
+LONGEST, LONGEST_JOB = 80, 255  # characters of a value in a message; of a run's name
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%%\w+)?)" % (LABEL, LABEL)  # a name, an address
-COUNTED = ("auto", "gpu", "cpu")  # ranks a node, as torchrun has it
-BY_USER = ["NNODES:static", "nodes"]  # of all tables that do not have it in "alike"
+COUNTED = ("auto", "gpu", "cpu")  # values of torchrun's --nproc-per-node
+BY_USER = ["NNODES:static", "nodes"]  # added to "alike" of each table that has no NNODES there
 
 
 class Place:
-    """platform: its table. least, most: nodes; alike where the run is static. rank: which of them this is, None: not
-    set. each: ranks of a node, a number or one of COUNTED; None: not set. given: thing -> (where it is set, the text).
-    wrong: (message, remedy) of what cannot be."""
+    """Holds this container's place. platform: its table. least, most: numbers of nodes, equal unless the run is
+    elastic. rank: the node rank; None: not set. each: ranks per node, a number or one of COUNTED; None: not set. given:
+    thing -> (variable or option, its text). wrong: (message, remedy) of each mistake."""
 
     def __init__(self, platform: "dict[str, Any]") -> None:
         self.platform = platform
@@ -39,13 +39,13 @@ class Place:
         return self.least != self.most
 
     def variables(self, thing: str) -> str:
-        """Returns the names of those that would hold it."""
+        """Returns the names of the variables for a thing, as text."""
         of_all = {"nodes": ["NNODES"], "rank": ["NODE_RANK"], "job": ["RDZV_ID"], **MEETING}
         names = [variable.partition(":")[0] for variable in self.platform.get(thing) or of_all[thing]]
         return " or ".join(dict.fromkeys(names))
 
     def way(self, thing: str, usual: str) -> str:
-        """Returns what a user of the platform can do about a thing that is missing or wrong."""
+        """Returns the platform's remedy for a thing that is missing or wrong, or the usual one."""
         return str(self.platform.get("ways", {}).get(thing, usual))
 
     def setter(self, name: str) -> str:
@@ -97,7 +97,7 @@ def table_of(environ: "Mapping[str, str]", name: "str | None", sized: bool) -> "
 
 
 def nearly(environ: "Mapping[str, str]") -> str:
-    """Returns which variable is missing to a platform of which others are set."""
+    """Returns a text about the platform that is nearest: some of its signs are set, and others are missing; or ""."""
     signed = [table for table in PLATFORMS if "signs" in table and "loose" not in table]
     there = [(sum(is_set(sign, environ) for sign in table["signs"]), table) for table in signed]
     count, table = max(there, key=lambda it: (it[0], -len(it[1]["signs"])))
@@ -106,10 +106,10 @@ def nearly(environ: "Mapping[str, str]") -> str:
 
 
 def place_of(environ: "Mapping[str, str]", requested: "Mapping[str, str]", platform: "str | None" = None) -> Place:
-    """requested: by name of GIVEN_AS, in place of a variable. What cannot be is in `wrong`. Refused: nothing fits."""
+    """Returns the place. requested: options (GIVEN_AS), which outrank variables. Raises Refused if no platform fits."""
     given = {GIVEN_AS[name]: value for name, value in requested.items()}
     table = table_of(environ, platform, "nodes" in given)
-    if given.get("nodes") in ("1", "1:1"):  # it meets no other container that the platform started
+    if given.get("nodes") in ("1", "1:1"):  # it meets no other container of the platform
         table = {key: value for key, value in table.items() if key not in ("rank", "master", "alike", "several")}
     place = Place(table)
     for thing in ("nodes", "least", "most", "rank", "each", "master", "port", "job"):
@@ -127,16 +127,16 @@ def place_of(environ: "Mapping[str, str]", requested: "Mapping[str, str]", platf
 
 
 def written(where: str, text: str) -> str:
-    """Returns "NAME=TEXT", of which a long one is cut."""
+    """Returns "NAME=TEXT", with a long text cut."""
     return "%s=%s" % (where, text if len(text) <= LONGEST else text[:LONGEST] + "...")
 
 
 def take_in(place: Place) -> None:
-    """The values of what is given, as far as they make sense."""
+    """Reads the values from the given texts. Adds a mistake for each text that makes no sense."""
     wrong = place.wrong
 
     def text_of(thing: str) -> "str | None":
-        """Its text; what no platform would set is none."""
+        """Returns a thing's text, or None if it is missing, empty or not expanded."""
         if thing not in place.given:
             return None
         where, text = place.given[thing]
@@ -214,7 +214,7 @@ def master(place: Place, text: "str | None") -> "str | None":
 
 
 def compare(place: Place, environ: "Mapping[str, str]") -> None:
-    """Compares two variables for the same thing, and finds what the platform has started more than once."""
+    """Adds mistakes: variables that contradict each other, several processes per node, a missing rank or job."""
     table = place.platform
     each = place.each if isinstance(place.each, int) else 1
     mine = {"nodes": place.most or None, "world": place.most * each or None, "rank": place.rank, "zero": 0, "one": 1}
@@ -247,7 +247,7 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
 
 
 def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
-    """Is true where the platform may count all ranks so: no variable has how many a node has."""
+    """Returns whether `count` may be the number of all ranks, as no variable has the number per node."""
     requested = place.given.get("each", ("", ""))[0].startswith("--")
     counted = isinstance(place.each, int) and not requested
     unknown = "ranks" in things and not counted or "world" in things and requested
@@ -256,7 +256,7 @@ def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
 
 
 def differ(place: Place, text: str, first: str, thing: str) -> None:
-    """Adds that two variables, of which the first one is believed, do not fit. text: the other one's, and its value."""
+    """Adds a mistake: two variables contradict each other. first: the one used. text: the other one, with its value."""
     names = [re.split("[= ]", it)[0] for it in (text, first)]
     set_by = [place.setter(name) for name in names]
     if thing == "zero":
@@ -272,7 +272,7 @@ def differ(place: Place, text: str, first: str, thing: str) -> None:
 
 # -- what the machine has -------------------------------------------------------------------------------------
 def devices(environ: "Mapping[str, str]") -> "int | None":
-    """Accelerators that processes here may use; None: not known. Nothing is called that could hang."""
+    """Returns how many accelerators processes here may use; None: not known. Calls nothing that could hang."""
     for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in environ:
             return len([one for one in environ[name].split(",") if one.strip() not in ("", "-1", "none", "NoDevFiles")])
@@ -284,7 +284,7 @@ def devices(environ: "Mapping[str, str]") -> "int | None":
 
 
 def ranks_here(place: Place, environ: "Mapping[str, str]") -> int:
-    """How many this container starts; what it has too few devices for is in place.wrong."""
+    """Returns how many ranks this container starts. Adds to place.wrong if it has too few devices."""
     have = devices(environ)
     each = place.each
     if each is None or each in ("gpu", "auto"):

@@ -30,7 +30,7 @@ AISTATION: "dict[str, Any]" = {
     "name": "aistation",
     "unless": ["JOB_COMPLETION_INDEX", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK"],
     "nodes": ["NNODES"],
-    "rank": ["RANK:where:WORLD_SIZE"],  # alone it may be the image's, and alike in all
+    "rank": ["RANK:where:WORLD_SIZE"],  # without WORLD_SIZE, RANK may come from the image, the same in all containers
     **MEETING,
     "job": ["RDZV_ID"],
     "alike": [["WORLD_SIZE", "nodes", "ranks"]],
@@ -52,7 +52,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
         "master": ["PET_MASTER_ADDR", "PET_RDZV_ENDPOINT:host", "MASTER_ADDR"],
         "port": ["PET_MASTER_PORT", "PET_RDZV_ENDPOINT:port", "MASTER_PORT"],
         "job": ["PET_RDZV_ID"],
-        # PyTorchJob: of nodes up to 1.6, of ranks since 1.7, with one a node where PET_NPROC_PER_NODE is no number
+        # PyTorchJob's WORLD_SIZE: nodes up to 1.6, ranks since 1.7 (one per node if PET_NPROC_PER_NODE is no number)
         "alike": [
             ["WORLD_SIZE", "nodes", "world"],
             ["RANK", "rank"],
@@ -153,7 +153,7 @@ PLATFORMS: "list[dict[str, Any]]" = [
     },
     *SCHEDULERS,
 ]
-# a variable that shows the platform -> what cannot be found out there, and what to do
+# a variable that shows the platform -> (why fleet cannot read the place from it, the remedy)
 OUT_OF_REACH = {
     "DET_ALLOCATION_ID": (
         "Determined gives its containers' addresses to its own launchers only",

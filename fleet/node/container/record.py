@@ -1,5 +1,5 @@
-"""runs/RUN of a run of containers, as a head writes it, by the container that leads. One that does not share its
-folder writes its own. What its ranks write comes there, too, and to the terminal."""
+"""Writes runs/RUN of a run of containers, as a head would. The leading container writes it; a container that does not
+share the folder writes its own. Copies the output of ranks there, and to the terminal."""
 
 import errno
 import fcntl
@@ -21,10 +21,10 @@ from fleet.protocol.state import NODE_LOG, OF_THE_HEAD, PROTOCOL, STATE, WRITER,
 from fleet.version import __version__
 
 BLOCK = 1 << 20
-LINE_BYTES = 1 << 16  # of a line that has not ended yet; a longer one is shown in pieces
+LINE_BYTES = 1 << 16  # a longer line is shown in pieces
 TAIL = 4096
-READER = "fleet.ops.run.end.sent"  # of the head half, which takes Python 3.10
-OF_READERS = ("why", "left_early", "kernel", "traceback", "hint", "unfit", "log")  # of a first failure
+READER = "fleet.ops.run.end.sent"  # a module of the head half, which needs Python 3.10
+OF_READERS = ("why", "left_early", "kernel", "traceback", "hint", "unfit", "log")  # fields that only READER fills
 
 
 def plain(text: str) -> str:
@@ -32,13 +32,14 @@ def plain(text: str) -> str:
 
 
 def report(text: Any) -> None:
-    """A line of fleet's own, between those of the ranks."""
+    """Writes a line of fleet to stderr, between the lines of the ranks."""
     sys.stderr.write("fleet: " + plain(str(text)) + "\n")
     sys.stderr.flush()
 
 
 class Kept(Record):
-    """about: what run.json holds of how the run was started, see started_by()."""
+    """Writes the record of a run of containers. about: fields of run.json, see started_by(). held: the locked
+    descriptor, None if this process does not write the record."""
 
     def __init__(self, runs: str, run: str, about: "Mapping[str, Any]") -> None:
         Record.__init__(self, os.path.join(os.path.abspath(runs), run))
@@ -47,8 +48,8 @@ class Kept(Record):
         self.started = time.time()
 
     def begin(self, hosts: "Mapping[str, Any]", world_size: int, master: str) -> bool:
-        """Makes the folder, to write there from now on. Returns False where another container has made it. Refused
-        where it cannot be made. hosts: name -> {"node_rank", "ranks"}."""
+        """Makes the folder; from now on this process writes the record. Returns False if another container has made it.
+        Raises Refused if it cannot be made. hosts: name -> {"node_rank", "ranks"}."""
         try:
             make_runs(os.path.dirname(self.path))
             os.mkdir(self.path, 0o700)
@@ -72,7 +73,7 @@ class Kept(Record):
         return True
 
     def sign(self) -> None:
-        """Shows every few seconds that a process leads the run."""
+        """Touches a file, to show that a process leads the run. Is called every few seconds."""
         with suppress(OSError):
             if self.held is not None:
                 os.utime(os.path.join(self.path, STATE))
@@ -98,7 +99,7 @@ class Kept(Record):
 
 
 def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "list[Any]") -> "dict[str, Any]":
-    """Returns summary.json as far as it takes no text of a rank to be read: the rest is null."""
+    """Returns summary.json. Fields that need the ranks' output are null."""
     first = verdict["first"] and dict.fromkeys(OF_READERS)
     if first is not None:
         first.update((name, value) for name, value in verdict["first"].items() if name not in ("time", "why"))
@@ -124,7 +125,7 @@ def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "li
 
 
 def ending(gang: Gang, host: str) -> "dict[str, Any]":
-    """Returns how a run ended in a container."""
+    """Returns the host's entry in summary.json: how the run ended in that container."""
     node = gang.nodes[host]
     why = node.why or ({"kind": "lost", "message": "it was lost", "hint": None} if node.lost is not None else None)
     return {
@@ -142,14 +143,14 @@ def ending(gang: Gang, host: str) -> "dict[str, Any]":
 
 
 def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
-    """Returns what run.json holds of how the run was started."""
+    """Returns the fields of run.json about how the run was started."""
     return {
         "platform": platform_name,
         "engine": options.engine,
         "name": options.name,
         "script": options.script,
         "args": options.args,
-        "lease": 0.0,  # without the container that leads, the others end it
+        "lease": 0.0,  # if the leading container is gone, the others end the run
         "max_restarts": options.max_restarts,
         "stall_timeout": options.stall_timeout,
         "owner": whoami(),
@@ -163,7 +164,7 @@ def started_by(platform_name: str, options: Any) -> "dict[str, Any]":
 
 
 def make_runs(path: str) -> None:
-    """The folder of runs, which neither git nor a sync takes along. OSError."""
+    """Makes the folder of runs, with a .gitignore so that git and syncs ignore it. Raises OSError."""
     try:
         os.makedirs(path, 0o700)
     except FileExistsError:
@@ -173,7 +174,8 @@ def make_runs(path: str) -> None:
 
 
 def check_runs(path: str) -> "str | None":
-    """Returns why runs cannot have their folders there; None: they can. It, or what it will be made in, is tried."""
+    """Returns why runs cannot have their folders in `path`, or None if they can. If it does not exist, checks the
+    parent in which it will be made."""
     found = no_room_for(os.path.abspath(path))
     if found is None:
         return None
@@ -181,7 +183,7 @@ def check_runs(path: str) -> "str | None":
 
 
 def reader_half() -> Any:
-    """Returns what reads the ranks' output, where this python can; None."""
+    """Returns the module that reads the ranks' output, or None if this Python has none."""
     if sys.version_info < (3, 10):
         return None
     try:
@@ -191,17 +193,18 @@ def reader_half() -> Any:
 
 
 class Logs:
-    """folder: the run's on this node. target: runs/RUN/HOST. host: as the run calls it."""
+    """Copies the logs of a run. folder: the run's folder on this node. target: runs/RUN/HOST. host: its name in the
+    run."""
 
     def __init__(self, folder: str, target: str, host: str) -> None:
         self.folder, self.target, self.host = folder, target, host
         self.offsets: dict[str, int] = {}
         self.rest: dict[str, bytes] = {}
-        self.blocked: str | None = None  # why the target took nothing, the last time
+        self.blocked: str | None = None  # why the last write to the target failed
         self.over = False  # nothing more will come
 
     def bring(self) -> bool:
-        """Copies what is new; returns whether a rank wrote any of it."""
+        """Copies new output. Returns whether ranks wrote any of it."""
         before = dict(self.offsets)
         for name in sorted(os.listdir(self.folder)):
             if not is_log(name):
@@ -217,7 +220,8 @@ class Logs:
         return any(size != before.get(name) for name, size in self.offsets.items() if name != NODE_LOG)
 
     def put(self, name: str, data: bytes) -> bool:
-        """Append it, whole or not at all: what a full disk does not take now is copied again."""
+        """Appends all of the data to the copy, or nothing, and returns whether it did. After a failure, the data is
+        copied again later."""
         why = os.strerror(errno.ENOSPC)
         try:
             if append_whole(os.path.join(self.target, name), data):
@@ -231,7 +235,7 @@ class Logs:
         return False
 
     def show(self, name: str, data: bytes) -> None:
-        """Whole lines, each with whose it is."""
+        """Shows whole lines, each with the name of its rank."""
         whole, end, rest = (self.rest.get(name, b"") + data).rpartition(b"\n")
         if len(rest) > LINE_BYTES:
             whole, end, rest = whole + end + rest, b"\n", b""
@@ -242,7 +246,7 @@ class Logs:
         stream.flush()
 
     def finish(self) -> None:
-        """The last of all, also a line without an end."""
+        """Copies and shows the last output, also a line without an end."""
         if os.path.isdir(self.folder):
             self.bring()
         for name, rest in self.rest.items():
@@ -251,7 +255,7 @@ class Logs:
 
 
 def last_of(folder: str, name: str, since: int, until: "int | None") -> str:
-    """Returns the end of a log, none of it before `since`, none from `until` on."""
+    """Returns the end of a log, from byte `since` at the earliest to byte `until`. Returns "" if it cannot be read."""
     try:
         with open(os.path.join(folder, name), "rb") as file:
             return tail_of(file, TAIL, since, until)[-TAIL:]

@@ -1,4 +1,4 @@
-"""The tables of platforms.py for batch systems and MPI, which start one process a node."""
+"""Has the tables of platforms.py for batch systems and MPI, which start one process on each node."""
 
 from fleet.node.base.types import Any
 from fleet.node.container.variables import MEETING
@@ -13,7 +13,7 @@ SCHEDULERS: "list[dict[str, Any]]" = [
         "nodes": ["JSM_NAMESPACE_SIZE"],
         "rank": ["JSM_NAMESPACE_RANK"],
         "each": ["NPROC_PER_NODE"],
-        # the first host is the one that the job's script runs on, and no compute node
+        # the first host is no compute node: the job's script runs on it
         "master": ["MASTER_ADDR", "LSB_MCPU_HOSTS:pairs-second", "LSB_DJOB_HOSTFILE:file-second"],
         "port": ["MASTER_PORT"],
         "job": ["LSB_JOBID"],
@@ -102,7 +102,7 @@ SCHEDULERS: "list[dict[str, Any]]" = [
     {
         "name": "pbs",
         "marks": ["PBS_NODEFILE", "PBS_JOBID"],
-        # Torque sets the second of nodes, PBS Professional none
+        # Torque sets PBS_NUM_NODES; PBS Professional does not
         "nodes": ["PBS_NODEFILE:file-count", "PBS_NUM_NODES"],
         "rank": ["PBS_NODEFILE:file-place", "PBS_NODENUM"],
         "each": ["NPROC_PER_NODE"],

@@ -1,8 +1,8 @@
-"""The port where containers meet: one loop over all connections, whose memory, places and time have bounds.
+"""Serves the port where containers meet: one loop over all connections, with limits of memory, number and time.
 
-Anybody may dial it. A connection has ADMISSION_SECONDS from its first byte to the caller's leave to stay (`admitted`),
-however it dribbles. Of those that have no leave yet there are up to WAITING at once, and WAITING_HERE of one address;
-over that the oldest one of the fullest network gives way: slow clients, however many, keep no one out.
+Any process may connect. The caller must admit a connection (`admitted`) within ADMISSION_SECONDS of its start. Up to
+WAITING connections may wait for that at once, and up to WAITING_HERE of one address. If there are more, the oldest one
+of the address or network with the most is dropped, so that slow clients, however many, do not block others.
 """
 
 import asyncio
@@ -18,16 +18,17 @@ from fleet.node.container.channel import Channel, Mismatch, numeric
 from fleet.node.ports.listeners import BACKLOG, listen_everywhere
 
 ADMISSION_SECONDS = 5.0
-LINGER_SECONDS = 2.0  # in which a closed connection may still take what was sent
+LINGER_SECONDS = 2.0  # so long a closed connection may take to receive queued data
 WAITING, WAITING_HERE = 64, 8
 QUEUE_BYTES = 1 << 20
-MESSAGES = 16  # of a connection in a turn
+MESSAGES = 16  # messages that a connection may have read in one turn
 REPORT_SECONDS = 10.0  # between two events of the same mismatch
 
 
 class Connection(asyncio.Protocol):
-    """address: the other end's; own: this end's on it. admitted: set by the caller. heard: the time of its last
-    message, by the clock. known: to the caller, by an event. waits: whole lines are here that are taken later."""
+    """Handles one connection. address: the other end's; own: this end's. admitted: set by the caller. heard: when its
+    last message came, by the clock. known: the caller has had an event of it. waits: the buffer has whole lines for the
+    next turn."""
 
     def __init__(self, server: "Server") -> None:
         self._server, self.channel = server, Channel(server.secret, True)
@@ -42,13 +43,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def network(self) -> bytes:
-        """Returns what one owner of many addresses has in common: 64 bits of IPv6."""
+        """Returns the address, of IPv6 only the first 64 bits, which all addresses of one owner share."""
         if ":" in self.address:
             return socket.inet_pton(socket.AF_INET6, self.address)[:8]
         return self.address.encode()
 
     def data_received(self, data: bytes) -> None:
-        """Takes some messages; nothing more is read while there are others that wait for the next turn."""
+        """Handles up to MESSAGES messages. Pauses reading while others wait for the next turn."""
         if self.closing or self.gone:
             return
         try:
@@ -76,7 +77,7 @@ class Connection(asyncio.Protocol):
         self.drop(getattr(error, "strerror", None) or "its connection ended")
 
     def send(self, message: "dict[str, Any]") -> None:
-        """Queues a message; nothing where the connection is gone or closed. Raises ValueError where it is too long."""
+        """Queues a message, unless the connection is gone or closed. Raises ValueError if the message is too long."""
         if not self.closing and not self.gone:
             self.write(self.channel.pack(message))
 
@@ -86,13 +87,13 @@ class Connection(asyncio.Protocol):
             self.drop("it does not read what is sent to it")
 
     def refuse(self, reason: str, hint: "str | None" = None) -> None:
-        """Sends why it may not take part, then closes."""
+        """Sends why the container may not take part, then closes the connection."""
         self.send({"refused": reason, "hint": hint})
         self.close()
 
     def close(self) -> None:
-        """Ends it once what is queued is sent, LINGER_SECONDS from now at the latest. No event follows. What was sent
-        reaches the other end only if what it sent is read until it closes."""
+        """Ends the connection after queued data is sent, within LINGER_SECONDS. No event follows. Reading goes on until
+        the other end closes: unread input would reset the connection, and queued data would be lost."""
         if not self.closing and not self.gone:
             self.closing, self.deadline = True, self._server.clock.monotonic() + LINGER_SECONDS
             if self.waits:
@@ -102,7 +103,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write_eof()
 
     def drop(self, reason: "str | None") -> None:
-        """Ends it at once."""
+        """Ends the connection at once."""
         if not self.gone:
             self.gone = True
             self.transport.abort()
@@ -112,7 +113,8 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """port: 0 for any; what it is, then. secret: of this run, or None. Refused: the port cannot be had."""
+    """Listens on a port, and has the loop over its connections. port: 0 means any; afterwards it is the real one.
+    secret: the run's, or None. Raises Refused if the port is not available."""
 
     def __init__(self, port: int, secret: "bytes | None", clock: Clock) -> None:
         self.secret, self.clock = secret, clock
@@ -132,10 +134,10 @@ class Server:
         self._loop.set_exception_handler(self._failed)
         made = self._loop.create_server(lambda: Connection(self), sock=listener)
         self._listening = self._loop.run_until_complete(made)
-        listener.listen(BACKLOG)  # asyncio has set its own; it accepts as many in a turn
+        listener.listen(BACKLOG)  # asyncio's own is smaller: it accepts so many in a turn
 
     def _failed(self, loop: Any, context: "dict[str, Any]") -> None:
-        """Drops a connection that waits where there are too many open files; a fault of ours ends the turn."""
+        """Drops a waiting connection if there are too many open files. After a fault of fleet, turn() raises it."""
         error = context.get("exception")
         if isinstance(error, OSError):
             if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -145,9 +147,9 @@ class Server:
             loop.stop()
 
     def turn(self, seconds: float) -> "list[tuple[str, Connection, Any]]":
-        """Accepts, reads and writes. Waits up to so long until something happens, and returns that, which may be
-        nothing. Events are ("message", connection, message); ("gone", connection, reason), where the caller knows it
-        by a message and has not closed it; ("refused", connection, reason), where it has another secret or version."""
+        """Accepts, reads and writes. Waits up to `seconds` for events, and returns them: ("message", connection,
+        message); ("gone", connection, reason), if the caller has had a message of it and has not closed it; ("refused",
+        connection, reason), if it has another secret or version."""
         now, timed = self.clock.monotonic(), [it for it in self.connections if it.closing or not it.admitted]
         for connection in timed:
             if now >= connection.deadline:
@@ -175,7 +177,7 @@ class Server:
             self.happened("refused", connection, str(error))
 
     def close(self, seconds: float = LINGER_SECONDS) -> None:
-        """No connection is accepted any more; those open may take what is queued for so long."""
+        """Stops listening. Open connections have `seconds` to receive queued data, then they are dropped."""
         self._listening.close()
         for connection in list(self.connections):
             connection.close()
@@ -188,7 +190,8 @@ class Server:
         self._loop.close()
 
     def make_room(self, most: int, here: int) -> None:
-        """Drops the oldest connection of the fullest address or network that waits, where more wait than may."""
+        """Drops the oldest waiting connection of the fullest address if more than `here` wait of it, or of the fullest
+        network if more than `most` wait altogether."""
         waiting = [it for it in self.connections if not it.admitted]
         for limit, shared in ((here, "address"), (most, "network")):
             fullest = max(grouped((getattr(it, shared), it) for it in waiting).values(), key=len, default=[])

@@ -1,1 +1,1 @@
-"""Code and data on their way into folders of the node."""
+"""Delivers code and data into folders of the node."""

@@ -15,10 +15,11 @@ from fleet.node.delivery.sync_state import note_delivery
 
 
 def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]", head: "Head") -> None:
-    """Decides for each file whether the node has it or wants it. Requests from the head what the node cannot decide.
-    Removes from the stage what is of no use any more. Raises Refused where the disk has no room.
+    """Decides for each file whether the node has it or needs it. Requests from the head the facts that the node lacks.
+    Removes useless files from the stage. Raises Refused if the disk has too little space.
 
-    allocated: index of a file, as text -> bytes that it takes, where it has holes. force: as in Comparison."""
+    allocated: index of a file, as text -> the bytes that it takes on disk, for files with holes. force: see
+    Comparison."""
     for target in store.targets:
         target.comparison = Comparison(Ownership(target.tree, target.journal), target.entries, (), force)
     doubts: dict[int, File] = {}
@@ -52,7 +53,8 @@ def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Seque
 
 
 def begin(store: "Store") -> None:
-    """Records the files that the node had, makes folders, and marks as received the files that lack no byte."""
+    """Records the files that the node had, makes folders, and marks as received the files that are complete in the
+    stage."""
     for f in store.files:
         if f.name in f.target.comparison.seen and f.state == "held":
             f.digest = f.target.comparison.digests[f.name]

@@ -1,5 +1,5 @@
-"""Reads an archive of a container image, as `save` of podman or docker writes it. It may be a stranger's: time and
-memory are bounded, nothing is unpacked, and an id counts only where the content that it names has it."""
+"""Reads an archive of a container image, as `save` of podman or docker writes it. The archive may be malicious: time
+and memory are bounded, nothing is unpacked, and each id is checked against the content that it names."""
 
 import hashlib
 import tarfile
@@ -11,14 +11,14 @@ from fleet.node.base.json import loads
 from fleet.node.base.types import Any, BinaryIO
 
 OCI_NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
-KIND = "vnd.docker.reference.type"  # an annotation of what is no image
+KIND = "vnd.docker.reference.type"  # an annotation of entries that are no images
 DOCUMENT_BYTES = 1 << 20
-READ_BYTES, LEAST_READ = 64 << 20, 4096  # of headers and documents
-UNPACKED, UNPACKED_BYTES = 100, 1 << 26  # what a compressed file may grow to: so many times its size, and so much
+READ_BYTES, LEAST_READ = 64 << 20, 4096  # the most for headers and documents; each read counts as this much at least
+UNPACKED, UNPACKED_BYTES = 100, 1 << 26  # a compressed file may unpack to UNPACKED times its size + UNPACKED_BYTES
 
 
 class Bounded:
-    """Reads a file for tarfile, which seeks past the layers. Raises TarError where that is too much."""
+    """Reads a file for tarfile, which seeks past the layers. Raises TarError if a limit is exceeded."""
 
     def __init__(self, file: "BinaryIO") -> None:
         packed, size = file.read(2) == b"\x1f\x8b", file.seek(0, 2)
@@ -41,7 +41,7 @@ class Bounded:
 
 
 def documents(archive: "Any") -> "tuple[str | None, dict[str, str]]":
-    """Returns what read_archive() does. Raises what a malformed archive leads to."""
+    """Returns the same as read_archive(). Raises various errors for a malformed archive."""
     files = {member.name: member for member in archive if member.isreg()}
 
     def read(path: str, digest: "str | None" = None) -> "Any":
@@ -85,8 +85,8 @@ def _blobs(files: "Any") -> "set[str]":
 
 
 def read_archive(file: "BinaryIO") -> "tuple[str | None, dict[str, str]]":
-    """Returns the name of the one image in an archive, None without one, and every id that a runtime may give it:
-    id -> "config" or "manifest". Raises Refused."""
+    """Returns the name (or None) of the only image in an archive, and every id that a runtime may give it: id ->
+    "config" or "manifest". Raises Refused."""
     try:
         with tarfile.open(fileobj=Bounded(file), mode="r:") as archive:  # type: ignore[call-overload]
             return documents(archive)

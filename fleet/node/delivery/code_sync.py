@@ -3,41 +3,41 @@
 Conversation (J frames out, control lines in):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"},
           "mark": the name of a folder that lies in the source while the sync runs, or null,
-          "replaces": [source]: other sources, whose deliveries may be replaced and deleted; true: any,
-          "force": [pattern]: the node's own files to be replaced even where the source has not changed; true: all,
-          "max_delete": how many files may be deleted, "all", or null: not most of them}
-    -> {"event": "inside", "path"}: DEST lies inside the source, at that path; the reply is {"op": "go"}, or none
+          "replaces": [source]: other sources whose files may be replaced and deleted; true: any,
+          "force": [pattern]: the node's own files to be replaced even if the source has not changed; true: all,
+          "max_delete": how many files may be deleted, "all", or null: less than most of them}
+    -> {"event": "inside", "path"}: DEST lies inside the source, at that path; the head sends {"op": "go"}, or ends it
     -> {"event": "hello", "dest", "known": manifest digest | null}
        or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of the same sync holds the lock of this folder
-    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes that a file with holes takes}, "brought":
-       [path]: the node's own file there stays} and n bytes (zlib data of journal.by_column); size 0 if "known" is
-       that digest
-    -> {"event": "doubts", "items": [path], "more"}: files that are not as they were delivered
+    <- {"op": "manifest", "digest", "size": n, "allocated": {path: bytes on disk of a file with holes}, "brought":
+       [path]: files that were fetched from this node, which stay} and n bytes (zlib data of journal.by_column); size
+       0 if "known" is that digest
+    -> {"event": "doubts", "items": [path], "more"}: files that may differ from the source's
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
     -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list
     <- {"op": "answer", ...} and [path]: those of them that the source excludes
-    -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, where they are most of a folder's files
+    -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, if they are most of a folder's files
     <- {"op": "answer", ...} and [path]: those of them whose bytes the source has at another path
     -> {"event": "consent", "to": "sources" | "deletion", "dest", "sources", "folder", "deleted": n, "replaced": n,
-       "of": n, "named": [path]}: other sources' files, or most of a folder's, would be lost
+       "of": n, "named": [path]}: other sources' files, or most of a folder's files, would be lost
     -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own, in the way
-    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither goes away
+    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither closes the connection
     -> {"event": "lacks", "files": [[path, size]] | "blocks": [[path, number, sha256]]}, any number of times, the first
-       parts of long lists; blocks: those of 4 MiB that the node has of a large file, staged or else in place
+       parts of long lists; blocks: the 4 MiB blocks of a large file that the node has, staged or else in place
     -> {"event": "need", "files", "blocks"}, the last parts
     <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
-    <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; all else of it is as the node has it
-    <- {"op": "switch", "digests": {path: sha256}}: all is sent; digests of the large files
+    <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; the node has all other blocks
+    <- {"op": "switch", "digests": {path: sha256}}: everything is sent; digests of the large files
     -> {"event": "waiting", "run": id}: before it puts files in place, the node waits for a run that starts from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
-The node sends doubts, gone, lost and own only where there are items. "more" is false in the last part of a list. Any
-refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. A head that sends nothing
-(not even ping) for `patience` seconds while the node waits for it is gone: the program ends, and with it its lock.
+The node sends doubts, gone, lost and own only if there are items. "more" is false in the last part of a list. Any
+refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. If the head sends nothing
+(not even ping) for `patience` seconds while the node waits for it, the program ends, which releases its lock.
 After same, shared and consent the node changes nothing.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
-surrogateescape. The journal (journal.py) is next to DEST, or in it where DEST is a mount point or its parent not ours.
+surrogateescape. The journal (journal.py) is next to DEST, or in DEST if that is a mount point or its parent not ours.
 """
 
 import gc
@@ -67,8 +67,8 @@ STAGED = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Large:
-    """Stages the large files, one after the other. What an earlier sync staged of one in whole blocks stays; blocks
-    from the head are written over it, or after it. All else is copied from the file in place.
+    """Stages the large files, one after the other. Whole blocks that an earlier sync staged stay; blocks from the head
+    are written over them, or after them. All other bytes are copied from the file in place.
 
     at: offset of the next byte. come: bytes that were staged before. basis: the file in place, if there is one."""
 
@@ -99,7 +99,7 @@ class Large:
         return None
 
     def fill(self, entry: "list[Any]", end: int) -> None:
-        """Continues a file up to the offset `end`, with what the node has. Raises Refused where that is too short."""
+        """Stages a file up to the offset `end` from data that the node has. Raises Refused if that is too short."""
         if entry is not self.entry:
             self.finish()
             stage = self.target.stage
@@ -121,7 +121,7 @@ class Large:
         self.at += len(data)
 
     def finish(self) -> None:
-        """Completes the current file with what the node has. The head has sent all of its blocks."""
+        """Completes the current file, of which the head has sent all blocks, from data that the node has."""
         if self.entry is not None:
             self.fill(self.entry, self.entry[3])
             os.ftruncate(self.file, self.entry[3])
@@ -139,8 +139,8 @@ def changed_meanwhile(path: str) -> "Refused":
 
 
 def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large") -> "bool":
-    """Stages the files of `left` (path -> entry) as the head sends them. Returns False when the head is gone. Raises
-    Refused where a large file has another digest than the head's."""
+    """Stages the files of `left` (path -> entry) as the head sends them. Returns False if the head is gone. Raises
+    Refused if the digest of a large file differs from the head's."""
     while True:
         message = head.hear("parcel", "block", "switch")
         if message is None:
@@ -166,7 +166,7 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
 
 
 def settle(head: "Head", comparison: "Comparison", spec: "code.Spec") -> "code.Consent | None":
-    """Requests what only the head knows, and its user's consent. Returns the refusal to report, None without one."""
+    """Requests facts from the head, and its user's consent. Returns the consent that is missing, or None."""
     comparison.settle(head.ask("doubts", sorted(comparison.doubts)) or {})
     gone = gone_of(comparison)
     excluded = set(head.ask("gone", [row[:2] for row in gone]) or ())
@@ -181,7 +181,7 @@ def settle(head: "Head", comparison: "Comparison", spec: "code.Spec") -> "code.C
 def place(
     target: "Target", comparison: "Comparison", source: "code.Source", sent: "Collection[list[Any]]"
 ) -> "code.Done":
-    """Deletes what is to go, and puts in place what is staged. Returns the report."""
+    """Deletes files that the source no longer has, and puts staged files in place. Returns the report."""
     journal, commit = target.journal, target.commit
     changed, deleted, also = list(comparison.changed.values()), 0, comparison.also
     if changed or comparison.delete:
@@ -236,7 +236,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    # also those of deliveries that were cut short
+    # other sources, also those of interrupted deliveries
     sources = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
     others = [by for number, by in enumerate(sources) if by not in sources[number + 1 :]]
     comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], others)
@@ -264,12 +264,12 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
 
 
 def main() -> None:
-    gc.disable()  # it would scan, again and again, lists of tens of thousands that live to the end
+    gc.disable()  # it would scan long lists again and again, which live to the end
     spec: code.Spec = start()
     answer: code.Same | code.Shared | code.Consent | code.Done | code.Refused | None
     try:
         answer = mirror(spec)
-    except EOFError:  # the head is gone, or ends it
+    except EOFError:  # the head is gone, or ends the sync
         answer = None
     except (Refused, OSError) as error:
         answer = {**failed(error, shown, spec["dest"]), "busy": getattr(error, "busy", False)}

@@ -14,17 +14,17 @@ from fleet.node.delivery.ownership import look, same
 from fleet.node.delivery.stage import REPLACED, Stage
 
 if TYPE_CHECKING:
-    Stale = list[tuple[str, os.stat_result]]  # paths, and what is there
-    Found = dict[str, os.stat_result | None]  # path -> what was there
+    Stale = list[tuple[str, os.stat_result]]  # paths, each with its stat
+    Found = dict[str, os.stat_result | None]  # path -> its stat during the comparison
 
 
 class Commit:
-    """Changes the destination. Each step is atomic; the lock of the state folder keeps other deliveries away from the
-    whole. A read-only folder is writable while its contents change.
+    """Changes the destination. Each step is atomic, and the lock of the state folder excludes other deliveries until
+    the end. A read-only folder is made writable while its contents change.
 
-    seen: folders that are writable. modes: folder -> the mode that close() gives back. moved: folders that came from
-    the stage with all their files. taken: paths that this commit removed or put aside. aside: folders that hold what
-    was put aside."""
+    seen: folders that are writable. modes: folder -> the mode that close() restores. moved: folders that came from the
+    stage with all their files. taken: paths that this commit removed or put aside. aside: folders that hold files which
+    were put aside."""
 
     def __init__(self, dest: "Beneath", stage: "Stage") -> None:
         self.dest, self.stage = dest, stage
@@ -37,7 +37,7 @@ class Commit:
 
     def run(self, changed: "list[Any]", staged: "Collection[str]", found: "Found | None" = None) -> None:
         """Puts the changed entries into their new state. staged: paths whose bytes are staged; any other file only
-        gets its mode. found: path -> what the comparison found there. Raises Refused where that has changed since."""
+        gets its mode. found: path -> its stat during the comparison. Raises Refused if the path has changed since."""
         modes = {}
         try:
             for path, kind, mode, _size, _mtime, link in changed:
@@ -57,7 +57,7 @@ class Commit:
             self.close(modes)
 
     def check(self, path: str, found: "os.stat_result | None") -> None:
-        """Raises Refused where the path has changed since it was compared, other than by this commit."""
+        """Raises Refused if the path has changed since it was compared, other than by this commit."""
         st = look(self.dest, path)
         if not same(st, found) and (st is not None or path not in self.taken):
             raise Refused(
@@ -66,8 +66,7 @@ class Commit:
             )
 
     def clear(self, path: str, kind: str, found: "os.stat_result | None") -> None:
-        """Removes a folder, empty by now, that a file or link is to replace; or a file or link that a folder is to
-        replace."""
+        """Removes an empty folder that a file or link will replace, or a file or link that a folder will replace."""
         if found is not None and path not in self.taken and stat.S_ISDIR(found.st_mode) != (kind == "d"):
             self.open(path)
             (os.unlink if kind == "d" else os.rmdir)(self.dest.at(encode(path)))
@@ -91,8 +90,8 @@ class Commit:
             self.aside.add(folder)
 
     def delete(self, stale: "Stale") -> "tuple[int, list[str]]":
-        """Deletes these paths, which come deepest first, but for those that have changed. Returns how many it deleted,
-        and the folders that hold something else."""
+        """Deletes these paths, deepest first, except those that have changed. Returns the number of deleted paths, and
+        the folders that stay, as they hold something else."""
         deleted, kept = 0, []
         for path, st in stale:
             if not same(look(self.dest, path), st):
@@ -111,8 +110,8 @@ class Commit:
         return deleted, kept
 
     def make(self, path: str, whole: bool = True) -> None:
-        """Makes a folder. A staged one is moved into place with all its files in one step. whole: False while the
-        staged files are incomplete; then the new folder is empty."""
+        """Makes a folder. A staged folder is moved into place with all its files in one step. whole: False if staged
+        files may be incomplete; then the new folder is empty."""
         st = look(self.dest, path)
         if st is not None and stat.S_ISDIR(st.st_mode):
             if path.rpartition("/")[0] in self.moved:

@@ -1,4 +1,4 @@
-"""Compares a source's entries with what lies in its destination (ownership.py), and decides what becomes of it."""
+"""Compares a source's entries with the files in its destination, and decides what happens to each (ownership.py)."""
 
 import hashlib
 import os
@@ -27,26 +27,27 @@ from fleet.node.delivery.journal import (
 from fleet.node.delivery.ownership import OWN, Ownership, is_meant, kind_of, look
 
 if TYPE_CHECKING:
-    Found = dict[str, os.stat_result | None]  # path -> what was there
+    Found = dict[str, os.stat_result | None]  # path -> its stat during the comparison
 
-# what a run is made of: nodes on which such a file is not as delivered do not run the same code
+# files that a run executes or reads: if such a file differs on one node, the nodes do not run the same code
 CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")
-REWRITE_SHARE = 8  # where more than one in so many entries is another one, all rows are written
+REWRITE_SHARE = 8  # if more than one in 8 entries has changed, all rows are written
 CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
 
 
 def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
-    """A folder may have got its group from the one around it."""
+    """Returns whether the mode differs. A folder's setgid bit may come from its parent folder, and is ignored then."""
     odd = st.st_mode ^ entry[MODE]
     return bool(entry[KIND] != "l" and odd & (0o7777 if entry[KIND] == "f" else 0o777 | entry[MODE] & stat.S_ISGID))
 
 
 class Comparison:
-    """changed: entries that are not there as in the source, and will be; needed: those whose bytes are to come. seen:
-    what was there, equal to the source. left: the node's own where the source has not changed, and force does not name
-    it. own: the node's own that is in the way; doubts: that, unless it is what the source has now, or the source has
-    what it had. delete: of what the source has no more, with what was there; kept: what the node changed of that; also:
-    rows of what the source leaves out."""
+    """Sorts the entries by what happens to them. changed: entries that will be changed to the source's state. needed:
+    those of them whose bytes must be received. seen: paths that were there already, equal to the source. left: the
+    node's own paths that stay: the source has not changed them, and force does not name them. own: the node's own
+    entries that are in the way. doubts: entries that a digest must decide: equal, left or own. delete: paths that the
+    source no longer has, with their stat. kept: such paths that the node has changed. also: rows of other paths that
+    stay known."""
 
     def __init__(
         self,
@@ -57,18 +58,18 @@ class Comparison:
         others: "Iterable[code.Source]" = (),
     ) -> None:
         self.owner, self.entries, self.fetched, self.force = owner, entries, set(fetched), force
-        self.others = list(others)  # sources, of which something may be there: what is equal in both is no loss
+        self.others = list(others)  # other sources whose files may be there: a file that is equal in both is no loss
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
         self.own: dict[str, list[Any]] = {}
         self.seen: set[str] = set()
         self.left: set[str] = set()
-        self.holding: dict[str, str] = {}  # of a folder in the way, what is in it
+        self.holding: dict[str, str] = {}  # folder in the way -> a path in it, or ""
         self.aside: list[str] = []
         self.found: Found = {}
         self.digests: dict[str, str] = {}  # of the source's files that were in doubt
-        self.come: dict[str, str] = {}  # of the files that have come
+        self.come: dict[str, str] = {}  # digests of the files that were received
         self.delete: list[tuple[str, os.stat_result]] = []
         self.kept: list[str] = []
         self.also: list[list[Any]] = []
@@ -77,10 +78,10 @@ class Comparison:
     def compare(self) -> None:
         regular, status, dest, journal = stat.S_IFREG, os.stat, self.owner.dest, self.owner.journal
         self.same = self.entries is journal.state["entries"] and not journal.state["begun"]
-        known = None if self.same else journal.known  # of the same entries as last time all are known
+        known = None if self.same else journal.known  # None: all are known, as the entries are those of last time
         around: str | None = None
-        folder: int | None = None  # around's; None: it is not here, or a link to another, as what belongs in it
-        blocked: str | None = None  # what is not a folder here and is left
+        folder: int | None = None  # descriptor of `around`; None: it is missing or a link, so its contents are missing
+        blocked: str | None = None  # a path that is to be a folder, but is something else here that stays
         for entry in self.entries:
             path, kind, mode, size, mtime_ns, _link = entry
             moved()
@@ -95,7 +96,7 @@ class Comparison:
             except OSError:
                 pass
             if st is not None and not self.force and (known is None or path in known):
-                # of tens of thousands of files nearly all are as they were
+                # a fast path, as nearly all of tens of thousands of files are unchanged
                 if kind == "f" and st.st_mtime_ns == mtime_ns and st.st_size == size and st.st_mode == regular | mode:
                     continue
                 if kind == "d" and stat.S_ISDIR(st.st_mode):
@@ -107,7 +108,7 @@ class Comparison:
                 check_inside(path)
             if blocked is not None and path.startswith(blocked):
                 self.left.add(path)
-                if journal.row(entry) is None:  # the source has something new for a folder that is none here
+                if journal.row(entry) is None:  # the source has a new file for a folder that is no folder here
                     self.left.discard(blocked[:-1])
                     self.own[blocked[:-1]] = next(e for e in self.entries if e[PATH] == blocked[:-1])
             elif st is None:
@@ -124,7 +125,7 @@ class Comparison:
             self.needed[entry[PATH]] = entry
 
     def loses(self, path: str) -> bool:
-        """Is true where what is there, and not only its mode, will be replaced."""
+        """Returns whether the content at a path will be replaced, and not only its mode."""
         st, entry = self.found[path], self.changed[path]
         return st is not None and (path in self.needed or entry[KIND] == "l" or kind_of(st) != entry[KIND])
 
@@ -133,7 +134,7 @@ class Comparison:
         return [path for path, st in self.delete if not stat.S_ISDIR(st.st_mode)]
 
     def judge(self, entry: "list[Any]", st: "os.stat_result") -> None:
-        """Compares an entry with what is there, which may differ from the source."""
+        """Compares an entry with the file at its path, which may differ from the source."""
         path, kind, owner, there = entry[PATH], entry[KIND], self.owner, kind_of(st)
         rows = owner.journal.known.get(path, [])
         if kind == there == "d":
@@ -168,21 +169,21 @@ class Comparison:
             (self.doubts if unsure else self.own)[path] = entry
 
     def doubt(self, entry: "list[Any]") -> None:
-        """Has it compared by its content, whatever its times are."""
+        """Adds an entry to `doubts`, so that its content is compared, whatever its times are."""
         self.found[entry[PATH]], self.doubts[entry[PATH]] = look(self.owner.dest, entry[PATH]), entry
 
     def is_forced(self, path: str) -> bool:
         return is_meant(path, self.force)
 
     def equal(self, entry: "list[Any]", st: "os.stat_result") -> None:
-        """Its content is the source's."""
+        """Handles an entry whose content is equal to the source's. Only its mode may have to be changed."""
         if entry[PATH] not in self.owner.journal.known:
             self.seen.add(entry[PATH])
         if other_mode(entry, st):
             self.put(entry, st, False)
 
     def settle(self, digests: "dict[str, str]") -> None:
-        """Decides the source's files that are in doubt, by their digests."""
+        """Decides about the entries in `doubts`, by the digests of the source's files."""
         self.digests.update(digests)
         for path, entry in self.doubts.items():
             digest, st = digests.get(path), self.found[path]
@@ -204,7 +205,7 @@ class Comparison:
         self.doubts = {}
 
     def in_the_way(self) -> "list[Any]":
-        """Returns [path, kind, size, age, what it holds] of the node's own in the way; the age by the node's clock."""
+        """Returns [path, kind, size, age, a path in it] of the node's own paths in the way. The age is by its clock."""
         files = []
         for path in sorted(self.own):
             st = self.found.get(path) or look(self.owner.dest, path)
@@ -214,8 +215,8 @@ class Comparison:
         return files
 
     def resolve(self, answer: "dict[str, list[str]] | None") -> None:
-        """Decides about what is in the way: the source's takes the place of what is to be replaced, which is put aside;
-        what is to be kept stays. answer: of the head; None where no question was sent."""
+        """Decides about the node's own paths in the way. Those to be replaced are put aside; those to be kept stay.
+        answer: the head's response; None if there was no request. Raises Refused for a path in neither list."""
         replace, keep = set(answer["replace"] if answer else ()), set(answer["keep"] if answer else ())
         for path, entry in self.own.items():
             if path in replace:
@@ -233,14 +234,14 @@ class Comparison:
         self.changed = {e[PATH]: self.changed[e[PATH]] for e in self.entries if e[PATH] in self.changed}
 
     def is_news(self, digest: str) -> bool:
-        """Is true where the journal must be written though nothing has changed. digest: the manifest's."""
+        """Returns whether the journal must be written although no file has changed. digest: the manifest's."""
         state = self.owner.journal.state
         same = digest == state["digest"] and self.also == state["also"] and self.left_code() == state["left"]
         return bool(self.seen) or not same
 
     def news(self) -> "dict[int, list[Any]] | None":
-        """Returns number -> row of the entries of which the journal's row is to change; None where
-        that is about other paths, or they are many."""
+        """Returns number -> row of the entries whose row in the journal changes. Returns None if the paths differ from
+        last time, or if there are many."""
         state = self.owner.journal.state
         before = state["entries"]
         if state["begun"] or [entry[PATH] for entry in before] != [entry[PATH] for entry in self.entries]:
@@ -253,7 +254,7 @@ class Comparison:
         return {n: self.row(self.entries[n]) for n in numbers}
 
     def row(self, entry: "list[Any]") -> "list[Any]":
-        """Returns an entry's row of the journal once all is in place."""
+        """Returns an entry's row for the journal, after everything is in place."""
         path, kind, journal = entry[PATH], entry[KIND], self.owner.journal
         before = journal.row(entry) or journal.known.get(path, [None])[-1]
         same = before is not None and same_source(before, entry)
@@ -261,7 +262,7 @@ class Comparison:
         if same and not touched and (kind != "f" or before[DIGEST]):
             return [*entry, *before[DIGEST:]]
         found = None if path in self.left else look(self.owner.dest, path)
-        if found is None:  # nothing there can be what the source has, but by its content
+        if found is None:  # no file here can match by its times, only by its content
             digest = self.digests.get(path) or (before[DIGEST] if same else "")
             return [*entry, digest, before[STATUS] if before else SEEN, -1, 0]
         if path in self.needed:
@@ -274,7 +275,7 @@ class Comparison:
         return [*entry, digest, status, found.st_mtime_ns, found.st_ctime_ns]
 
     def left_code(self) -> str:
-        """Returns a digest of the node's own code, "" without any."""
+        """Returns a digest of the node's own code files, or "" if there are none."""
         mine = sorted(path for path in self.left if path.endswith(CODE + CODE_TOO))
         text = "".join("%s\0%s\0" % (path, self.owner.digest(path)) for path in mine)
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest() if mine else ""

@@ -1,5 +1,5 @@
-"""Decides what a delivery deletes on its node. To delete most of what is there, it needs consent: the source may have
-been emptied by mistake (rm, a file system that is not mounted)."""
+"""Decides what a delivery deletes on its node. To delete most of the files there, it needs the user's consent: the
+source may be empty by mistake (rm, a file system that is not mounted)."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.journal import DELIVERED, DIGEST, KIND, PATH, SIZE
 from fleet.node.delivery.ownership import OWN, look
 
-MANY = 20  # files: in a folder of that many, more than half of them are most
+MANY = 20  # in a folder of at least so many files, more than half of them are "most"
 NAMED = 5
 
 
@@ -28,11 +28,11 @@ def gone_of(comparison: "Comparison") -> "list[list[Any]]":
 
 
 def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
-    """Decides what is deleted: what the source has no more, if it is as it was delivered. Kept are paths that the
-    source excludes, what was changed on the node or was there before the delivery, and folders that hold anything kept.
-    In comparison.delete a folder comes after what is in it.
+    """Decides what is deleted: paths that the source no longer has, if they are as they were delivered. Some are kept:
+    paths that the source excludes, paths that were changed on the node or were there before the delivery, and folders
+    that hold a kept path. In comparison.delete a folder comes after its contents.
 
-    Then looks at folders in the way of a file or link: one that will not be empty counts as the node's own."""
+    Then checks folders that are in the way of a file or link. If one will not be empty, it counts as the node's own."""
     deleted: set[str] = set()
     dest = comparison.owner.dest
     for row in sorted(gone, reverse=True):
@@ -42,7 +42,7 @@ def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]"
         status = comparison.owner.status(path, st)[0]
         if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
             comparison.also.append(row)
-        elif path in excluded:  # after another source it stays as the node's own: the user did not consent to lose it
+        elif path in excluded:  # if another source delivered it, it becomes the node's own: no consent covers it
             comparison.also += [] if comparison.others else [row]
         elif status == DELIVERED and not comparison.owner.claimed(path, st):
             comparison.delete.append((path, st))
@@ -60,7 +60,7 @@ def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]"
 
 
 def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
-    """Returns a path in a folder that is not deleted, or "". deleted: the paths that are."""
+    """Returns a path in a folder that will stay, or "". deleted: the paths that will be deleted."""
     for name in sorted(os.listdir(dest.at(encode(folder)))):
         path = folder + "/" + decode(name)
         if path not in deleted:
@@ -77,8 +77,8 @@ def folders_around(path: str) -> "list[str]":
 
 
 def emptied(files: "Iterable[str]", lost: "Iterable[str]") -> "list[tuple[int, str]]":
-    """Returns (number of files lost, folder) for each folder that loses more than half of its files, if it has MANY or
-    more; and for the destination, "", also if it loses all."""
+    """Returns (number of files lost, folder) for each folder with MANY files or more that loses more than half of them.
+    The destination, "", also counts if it loses all its files."""
     before = Counter(folder for path in files for folder in folders_around(path))
     after = Counter(folder for path in lost for folder in folders_around(path))
     return [
@@ -125,7 +125,7 @@ def missing_consent(comparison: "Comparison", folders: "list[tuple[int, str]]", 
     is_of_sources = False
     if has_files or not folders:  # consent to other sources does not count where this source has no file
         is_of_sources = bool(others and not is_agreed and (deleted or replaced))
-        if not (is_of_sources or folders) or is_agreed and others:  # who agreed saw how many files are deleted
+        if not (is_of_sources or folders) or is_agreed and others:  # the user has seen how many files are deleted
             return None
     return {
         "event": "consent",

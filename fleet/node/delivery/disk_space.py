@@ -1,4 +1,4 @@
-"""The room that a destination has, and how little of it files take: what code and data share."""
+"""Checks the free space of a destination, and writes files with holes. Deliveries of code and of data use it."""
 
 import os
 
@@ -8,7 +8,7 @@ from fleet.node.base.wire import grouped
 
 
 def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
-    """needs: [(folder, bytes, files)]. Sums up what goes to one file system; Refused names the numbers."""
+    """Raises Refused if the files do not fit on their file systems. needs: [(folder, bytes, number of files)]."""
     known = {folder: os.stat(folder).st_dev for folder in {need[0] for need in needs}}
     for here in grouped((known[need[0]], need) for need in needs).values():
         folder, count, files = here[0][0], sum(need[1] for need in here), sum(need[2] for need in here)
@@ -28,7 +28,7 @@ BLOCK_OF_ZEROS = bytes(4096)
 
 
 def write_sparse(fd: int, data: memoryview, at: int) -> None:
-    """Write at an offset, where the file holds nothing yet: blocks of zeros stay holes."""
+    """Writes at an offset at which the file has no data yet. Blocks of zeros become holes."""
     view = memoryview(data)
     begin = end = 0
     while end < len(view):

@@ -1,14 +1,14 @@
-"""Sends files of this node to the head: first a list, then of each file the bytes that the head does not have.
+"""Sends files of this node to the head: first a list, then the bytes of each file that the head lacks.
 
 spec: {"path", "run": send only files that were written since that run began here, or null, "copy_unsafe_links"}. It
 sends the list in messages J {"event": "tree", ...}, and waits for a control line {"op": "give", "wanted": [[path,
 offset, version]]}. The head has `offset` bytes of that version. With offset null it seems to have all bytes: it needs
 the digest, or nothing if the file still has that version. Then for each of these files, in that order: J {"event":
 "begin", "index": in wanted, "offset", "size", "mtime", "version"}; O frames with the bytes; J {"event": "piece",
-"offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"} For a path that is no file any
-more it sends "gone" instead; for a file that does not stop changing, "moving". A file that changed while it was read
-begins again. Small files at rest, and files of the head's version, go many at a time: J {"event": "few", "index": of
-the first, "files": ["VERSION SHA256", or ""]}, an O frame of the bytes of all.
+"offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"}. For a path that is no longer
+a file it sends "gone" instead; for a file that keeps changing, "moving". If a file changed while it was read, it is
+sent again from its "begin". Small files at rest, and files of the head's version, are sent together: J {"event": "few",
+"index": of the first, "files": ["VERSION SHA256", or ""]}, then an O frame with the bytes of all.
 """
 
 import errno
@@ -32,7 +32,7 @@ from fleet.node.delivery.tree import Walk, send_entries
 from fleet.protocol.frames import OUTPUT
 
 say: "Callable[[give.Giving], None]" = send_json
-SMALL, MANY = 1 << 16, 500  # files that go together: their bytes, each and in all; their number
+SMALL, MANY = 1 << 16, 500  # files that are sent together: the most bytes, of each and of all; the most files
 CHUNK, FRAME = 1 << 20, 1 << 16  # bytes of a read; of a frame: small, so that one arrives in time on a slow link
 ZEROS = bytes(CHUNK)
 TRIES = 4
@@ -43,14 +43,14 @@ FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
 GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
 # types of local file systems
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
-NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last one of open_regular()
+NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # open_regular() raises the last one
 QUIET_SECONDS, IDLE_SECONDS = 10.0, 300.0
 LAST = (b"last", b"latest", b"current")  # stems of files that programs overwrite each time
 
 
 def is_written(fd: int) -> bool:
-    """Returns whether a process of this node has a file open for writing: then the kernel grants no lease. Ours is
-    ended at once."""
+    """Returns whether a process of this node has a file open for writing: then the kernel grants no lease on it. A
+    lease that it grants is released at once."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -77,8 +77,8 @@ def age(info: "os.stat_result") -> float:
 
 
 def is_idle(info: "os.stat_result") -> bool:
-    """Returns whether a file has not changed for long, as a database that is kept open. An empty file counts after
-    seconds, because it may be a log without output."""
+    """Returns whether a file has not changed for long, such as a database that stays open. An empty file is idle after
+    a few seconds, as it may be a log without output."""
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
@@ -134,7 +134,7 @@ class Giver:
             info = os.lstat(full) if flags else os.stat(full)
             if self.is_local(full, info):
                 return version_of(info)
-            with open_regular(full, flags) as file:  # NFS asks its server then
+            with open_regular(full, flags) as file:  # opening it makes NFS query its server
                 return version_of(os.fstat(file.fileno()))
         return None
 
@@ -194,7 +194,7 @@ class Giver:
             }
         )
         digest = self.read(fd, before.st_size, since)
-        with suppress(OSError):  # NFS asks its server then
+        with suppress(OSError):  # opening it makes NFS query its server
             open_regular(full, flags).close()
         after, written = os.fstat(fd), local and is_written(fd) or is_torn(fd, before.st_size)
         whole = rested and version_of(after) == begins
@@ -287,6 +287,6 @@ def converse(spec: "give.GiveSpec") -> None:
 
 
 def main() -> None:
-    gc.disable()  # it would search long lists, which live to the end, again and again
+    gc.disable()  # it would scan long lists again and again, which live to the end
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel sends it if a process opens a file during is_written()
     answer(converse, (Refused, OSError))

@@ -1,4 +1,4 @@
-"""The head's side of a delivery's conversation, and the end of this program when that side is silent for too long."""
+"""Exchanges a delivery's messages with the head, and ends this program if the head is silent for too long."""
 
 import hashlib
 import os
@@ -15,9 +15,11 @@ from fleet.node.base.wire import control_lines, in_parts, moved, send_exit, send
 
 
 class Head:
-    """Ends the program, and its locks with it, when the head sends nothing, not even ping, for `patience` seconds while
-    it is waited for. waits: since when it is waited for, None while it need not send anything. locks: descriptors of
-    the locks that are held, which show others when the head last sent something."""
+    """Receives the head's messages. Ends the program, which releases its locks, if the head sends nothing, not even
+    ping, for `patience` seconds while this program waits for it.
+
+    waits: when waiting began; None while the head need not send anything. locks: descriptors of the held locks, whose
+    mtime shows other processes when the head last sent a message."""
 
     def __init__(self, patience: float, locks: "Iterable[int | None]" = ()) -> None:
         self.patience, self.locks = patience, [fd for fd in locks if fd is not None]
@@ -32,9 +34,9 @@ class Head:
             time.sleep(pause)
             waits, now = self.waits, time.monotonic()
             if now - slept > 2 * pause:
-                continue  # it is this node that slept: what the head has sent meanwhile is still to be read
+                continue  # this node was asleep: messages of the head may wait to be read
             if waits is not None and now - waits > self.patience:
-                # what it does not read may fill the pipe: these messages then go with this program
+                # the pipe may be full, as the head does not read: then these messages are lost
                 start_thread(self.part).join(1.0)
                 os._exit(1)
 
@@ -44,12 +46,12 @@ class Head:
             send_exit(1)
 
     def say(self, question: "Mapping[str, Any]") -> None:
-        """Sends something that it has to read, and answer at the end."""
+        """Sends a message to which the head must respond. The time to wait for that begins now."""
         self.waits = time.monotonic()
         send_json(question)
 
     def lines(self) -> "Iterator[dict[str, Any]]":
-        """The control lines, until it is gone."""
+        """Yields the control lines until the head is gone."""
         while True:
             self.waits = time.monotonic()
             message = next(self.control, None)
@@ -61,12 +63,12 @@ class Head:
             yield message
 
     def hear(self, *ops: str) -> "dict[str, Any] | None":
-        """The next control line called one of ops; None when it is gone."""
+        """Returns the next control line whose op is one of `ops`, or None if the head is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
     def ask(self, event: str, items: "list[Any]") -> "Any":
-        """Returns what the head answers when it has all of a list; None where there is none. Raises EOFError where the
-        head is gone, or ends it all."""
+        """Sends a list, and returns the head's response to it. Returns None for an empty list. Raises EOFError if the
+        head is gone, or ends the delivery."""
         if not items:
             return None
         *parts, last = in_parts(items)
@@ -79,7 +81,7 @@ class Head:
         return json.loads(zlib.decompress(self.payload(message)).decode())
 
     def say_parts(self, lists: "Mapping[str, list[Any]]", **more: "Any") -> None:
-        """Reports what the node lacks: the first parts of long lists, then the last ones with all else."""
+        """Sends lists of what the node lacks: the first parts as "lacks", then the last parts and `more` as "need"."""
         parts = {name: in_parts(items) for name, items in lists.items()}
         for name, some in parts.items():
             for part in some[:-1]:
@@ -87,7 +89,7 @@ class Head:
         self.say({"event": "need", **{name: some[-1] for name, some in parts.items()}, **more})
 
     def pieces(self, size: int) -> "Iterator[bytes]":
-        """Yields these bytes of what the head sends, as they come."""
+        """Yields the next `size` bytes from the head as they come. Raises EOFError if the head is gone."""
         while size:
             self.waits = time.monotonic()
             part = sys.stdin.buffer.read1(min(size, 65536))  # type: ignore[union-attr]
@@ -99,7 +101,7 @@ class Head:
             yield part
 
     def payload(self, message: "dict[str, Any]") -> bytes:
-        """The bytes that follow a control line, as they were sent."""
+        """Returns the bytes that follow a control line. Raises Refused if their digest is wrong."""
         data = b"".join(self.pieces(message["size"]))
         if hashlib.sha256(data).hexdigest() != message["sha256"]:
             raise Refused("something arrived damaged", "run the sync again")
@@ -107,11 +109,12 @@ class Head:
 
 
 class Mixed(Refused):
-    """Some of the destinations are this node's own, some another node writes; the head then takes them one by one."""
+    """Is raised if another node writes some of the destinations, as they are shared, and this node the others. The head
+    then delivers to them one by one."""
 
 
 def fail(error: "Any") -> None:
-    """Report what ends this program, and end it."""
+    """Reports the error, and ends this program."""
     failure = failed(error, shown, again=", then run this again: it goes on where it ended")
     try:
         send_json(dict(failure, kind="mixed" if isinstance(error, Mixed) else "sync"))
@@ -121,7 +124,7 @@ def fail(error: "Any") -> None:
 
 
 def worker(target: "Callable[..., Any]", *args: "Any") -> None:
-    """A thread whose failure is this program's."""
+    """Starts a thread whose failure ends this program."""
 
     def run() -> None:
         try:

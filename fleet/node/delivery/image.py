@@ -1,9 +1,9 @@
 """Looks for a container image in this node's runtime, saves it to a file, or loads it from one.
 
-spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: of what}
-of which it is to have one, none where that is not known yet, "file": of the archive, null to look, "mark"}. J at the
-end: {"event": "done", "runtime", "id": hex or null where the image is missing, "of": "config" | "manifest", "stored":
-whether that runtime has a wanted id, under any name, "archive": {id: of what} of what was saved}; or
+spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: "config" |
+"manifest"}, of which the image must have one, or {} if that is not known yet, "file": the archive, or null for "look",
+"mark"}. J at the end: {"event": "done", "runtime", "id": hex, or null if the image is missing, "of": "config" |
+"manifest", "stored": whether the runtime has one of the ids, under any name, "archive": the ids of the saved image}; or
 {"event": "failed", "message", "hint"}. End of file on stdin ends the runtime's command."""
 
 import os
@@ -31,7 +31,7 @@ def run(found: "dict[str, Any]", env: "dict[str, str]", what: str, **values: str
 
 
 def archived(file: str) -> "dict[str, str]":
-    """Returns the ids of a saved image; none where it is no whole archive."""
+    """Returns the ids of a saved image, or {} if the archive is missing or incomplete."""
     try:
         with open_regular(file) as archive:
             return read_archive(archive)[1]
@@ -40,12 +40,12 @@ def archived(file: str) -> "dict[str, str]":
 
 
 def save(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
-    """Saves an image, but where an earlier sync has saved it. Raises Refused if the name has another image now."""
+    """Saves an image, unless an earlier sync has saved it. Raises Refused if the name has another image now."""
     own_home(IMAGES, os.path.basename(os.path.dirname(file)))
     if archived(file):
         return
     for left in (file, file + ".part"):
-        remove_file(left)  # of a sync that was interrupted: podman changes no archive
+        remove_file(left)  # of an interrupted sync: podman does not write to an existing archive
     run(require(image, env), env, "save", image=image, file=file + ".part")
     if require(image, env)["id"] not in ids:
         remove_file(file + ".part")
@@ -62,8 +62,8 @@ def stored(found: "dict[str, Any]", ids: "Mapping[str, str]", env: "dict[str, st
 
 
 def load(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
-    """Loads an image where the runtime that has its name, or would get it, has none of the ids, and gives it the name.
-    Raises Refused where it has another id then; ids of manifests the runtime may give itself."""
+    """Loads an image, unless the runtime has one of the ids, and gives it the name. Raises Refused if it then has
+    another id. (A manifest's id may differ, as the runtime may make the manifest itself.)"""
     found = require(image, env)
     if found["id"] in ids:
         return

@@ -1,18 +1,18 @@
 """Records what deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two
 files.
 
-    state      a JSON line {"digest": of the manifest, "source": where it came from, "also": [row]: what of older ones
-               is still there, "packed": n, "left": what is not as it was delivered, "changed": [[n, what else the row
-               of entry n has]]}, n bytes: the manifest's entries as they came, zlib data of by_column(); then, packed
-               alike, what else a row has of each of them, but for those in "changed": of a large tree in which one
-               file has changed only that is written again
-    switching  JSON, a line for each [[source], [row]]: what is being put in place, or has been, since the state was
-               written, and by whose deliveries; there until the state has it, too
+    state      a JSON line, then two zlib blocks of by_column(). The line is {"digest": of the manifest, "source": of
+               the delivery, "also": [row] of older deliveries that are still there, "packed": bytes of the first block,
+               "left": a digest of the node's own code, "changed": [[n, REST]]}. The first block has the manifest's
+               entries as they were received. The second has the REST of each entry's row. "changed" replaces some of
+               these, so that a change of one file in a large tree does not write the second block again.
+    switching  JSON lines [[source], [row]]: files that have been put in place since the state was written, or are being
+               put in place, and the sources of these deliveries. It is removed once the state has them, too.
 
-An entry is [path, kind, mode, size, mtime_ns, link], kind "f", "d" or "l": what the source has. A row is an entry, and
-what the node has for it: DIGEST (sha256 of a file, "" where it is not known), STATUS, NODE_MTIME and NODE_CTIME. These
-are times in ns, as they were read back after the commit; -1 where nothing on the node can be that. Paths are relative
-to the destination, UTF-8 with surrogateescape."""
+An entry is [path, kind, mode, size, mtime_ns, link] of a path in the source; kind "f", "d" or "l". A row is an entry,
+followed by the REST, which describes the path on the node: DIGEST (sha256 of a file, or "" if unknown), STATUS,
+NODE_MTIME and NODE_CTIME. These are times in ns, read back after the commit; -1 matches no file. Paths are relative to
+the destination, UTF-8 with surrogateescape."""
 
 import hashlib
 import os
@@ -40,7 +40,7 @@ NOTHING: "dict[str, Any]" = {
     "changed": [],
 }
 PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
-# fleet put it there; it was there, and equal to the source
+# STATUS: fleet put the path there; it was there before, equal to the source
 DELIVERED, SEEN = "d", "s"
 ENTRY: "list[Any]" = [{str}, {str}, {int}, {int}, {int}, {str}]
 REST: "list[Any]" = [{str}, {str}, {int}, {int}]
@@ -48,12 +48,13 @@ ROW = [*ENTRY, *REST]
 
 
 def by_column(entries: "Iterable[Any]") -> bytes:
-    """Returns entries as JSON, by column: nodes read tens of thousands in half the time that they take by row."""
+    """Returns entries as JSON, by column. Nodes read tens of thousands of entries twice as fast as by row."""
     return json.dumps({"columns": list(zip(*entries))}).encode()
 
 
 def unpack(packed: bytes, members: "list[Any]" = ENTRY) -> "list[Any]":
-    """Returns the entries of by_column(), zlib data; one of BROKEN where they are none. members: their types."""
+    """Returns the entries in compressed data of by_column(). Raises one of BROKEN for invalid data. members: the types
+    of an entry's fields."""
     return of_columns(json.loads(zlib.decompress(packed).decode())["columns"], members)
 
 
@@ -62,7 +63,7 @@ def check_source(source: "Any") -> "code.Source":
 
 
 def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """Compares by ids; one without an id is another one each time."""
+    """Returns whether two sources have the same id. A source without an id is equal to none."""
     return one["id"] == other["id"] != ""
 
 
@@ -73,19 +74,20 @@ def check_rows(rows: "Any") -> "list[Any]":
 
 
 def of_columns(columns: "list[Any]", members: "list[Any]") -> "list[Any]":
-    """Cheap also with tens of thousands: preflight reads them, too."""
+    """Returns columns as rows. Raises ValueError if types or lengths are wrong. It must be fast for tens of thousands
+    of rows, as preflight reads them, too."""
     if columns and (len(set(map(len, columns))) != 1 or [set(map(type, column)) for column in columns] != members):
         raise ValueError("these are no entries")
     return list(map(list, zip(*columns)))
 
 
 def read_state(meta: bytes) -> "dict[str, Any] | None":
-    """Returns what is delivered, or None where no sync has come as far as putting files in place. Its keys: "digest",
-    "entries", "also", "begun", "left"; "packed": the entries as they came; "rest": what rows have beyond them, packed;
-    "source": null where none was recorded.
+    """Returns the journal's state, or None if no sync has begun to put files in place. Its keys: "digest", "entries",
+    "also", "begun", "left"; "packed": the entries as they were received; "rest": the second block; "source": None if
+    none was recorded.
 
-    digest None: a switch was cut short; it had begun to put in place what "begun" lists. Of a path that is listed
-    several times, any version may be there, or none. "begun_by": the sources of that, the last one last."""
+    If "digest" is None, a sync was interrupted while it put in place the files of "begun". If a path is listed several
+    times, any of its versions may be there, or none. "begun_by": the sources of these syncs, the last one last."""
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
@@ -114,7 +116,7 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
 
 
 def identity(state: "dict[str, Any] | None") -> "str | None":
-    """Returns what two nodes with the same code share; None where that is not known."""
+    """Returns a digest that is equal on nodes with the same code, or None if it is not known."""
     state = state or NOTHING
     if state["digest"] is None or not state["left"]:
         return state["digest"]  # type: ignore[no-any-return]
@@ -122,7 +124,7 @@ def identity(state: "dict[str, Any] | None") -> "str | None":
 
 
 def rows_of(state: "dict[str, Any]") -> "list[Any]":
-    """Returns the rows of all that may be there, the newest last."""
+    """Returns the rows of all paths that may be there, the newest last."""
     rows: list[Any] = []
     if state["entries"]:
         with suppress(*BROKEN):
@@ -134,22 +136,22 @@ def rows_of(state: "dict[str, Any]") -> "list[Any]":
 
 
 def read_lines(path: bytes) -> "tuple[list[Any], list[code.Source]]":
-    """Returns the rows of each line that is whole, and their sources: a kill may have cut one."""
+    """Returns the rows of all complete lines, and their sources. A kill may have cut a line."""
     rows: list[Any] = []
     sources: list[code.Source] = []
     with open(path, "rb") as f:
         for line in f:
             with suppress(*BROKEN):
                 by, these = json.loads(line.decode())
-                found = list(map(check_source, by))  # first: without them its rows count as none
+                found = list(map(check_source, by))  # checked first: a line without valid sources does not count
                 rows += check_rows(these)
                 sources += found
     return rows, sources
 
 
 def delivered_to(target: bytes, suffixes: "Iterable[bytes]") -> "Iterator[tuple[bytes, os.stat_result]]":
-    """Yields the state folder, and its stat, of each delivery to this folder or file: ours, or its owner's. Below /tmp
-    anybody may have made one of that name."""
+    """Yields the state folder, and its stat, of each delivery to this folder or file. Ignores state folders that belong
+    neither to us nor to the target's owner, as below /tmp any user can make one."""
     around, name = os.path.split(target)
     of = lstat(target)
     for suffix in suffixes:
@@ -160,8 +162,8 @@ def delivered_to(target: bytes, suffixes: "Iterable[bytes]") -> "Iterator[tuple[
 
 
 class Journal:
-    """Reads and writes the journal of the state folder `meta`, whose lock is held. known: {path: [row]}, every version
-    that may be there, the last one last."""
+    """Reads and writes the journal of the state folder `meta`, whose lock is held. known: path -> the rows of all
+    versions that may be there, the newest last."""
 
     def __init__(self, meta: bytes) -> None:
         self.meta = meta
@@ -171,22 +173,22 @@ class Journal:
 
     @property
     def known(self) -> "dict[str, list[Any]]":
-        if self.versions is None:  # most syncs change nothing and need not ask
+        if self.versions is None:  # made late, as most syncs change nothing and do not need it
             self.versions = grouped((row[PATH], row) for row in rows_of(self.state))
         return self.versions
 
     def digest_of(self, entry: "list[Any]") -> str:
-        """Returns the sha256 with which this very file was delivered or seen, "" where it was not."""
+        """Returns the sha256 with which the source's present file was delivered or seen, or "" if it was not."""
         row = self.row(entry)
         return str(row[DIGEST]) if row else ""
 
     def row(self, entry: "list[Any]") -> "list[Any] | None":
-        """Returns the newest row of this path from a time at which the source's entry was as it is now, or None."""
+        """Returns the newest row of this path that was written for the same source entry, or None."""
         rows = self.known.get(entry[PATH], ())
         return next((row for row in reversed(rows) if same_source(row, entry)), None)
 
     def begin(self, rows: "list[Any]", source: "code.Source | None" = None) -> None:
-        """Records that from here on what is there is a mixture of this source's files with what was there."""
+        """Records that files of this source are being put in place: from now on the destination is a mixture."""
         rows = list({tuple(row): row for row in self.state["begun"] + rows}.values())
         by = [each for each in self.state["begun_by"] if each != source] + [source] * (source is not None)
         replace_file(os.path.join(self.meta, b"switching"), json.dumps([by, rows]).encode() + b"\n")
@@ -210,8 +212,8 @@ class Journal:
         left: str = "",
         changed: "dict[int, Any] | None" = None,
     ) -> None:
-        """Records that all is in place. rows: of the manifest's entries, in their order; packed: these entries, as they
-        came. changed: number -> row of the entries whose row is another one now, None where that may be any."""
+        """Records that everything is in place. rows: of the manifest's entries, in their order. packed: these entries,
+        as they were received. changed: number -> row of the entries whose row has changed; None: any may have."""
         line: dict[str, Any] = {"digest": digest, "also": list(also), "source": source, "left": left, "changed": []}
         if changed is None:
             rows = list(rows)
@@ -227,13 +229,13 @@ class Journal:
 
 
 def same_source(row: "list[Any]", entry: "list[Any]") -> bool:
-    """Is true where the source's entry, but for its mode, is what it was when this row was written."""
+    """Returns whether the source's entry, apart from its mode, is the same as when this row was written."""
     return bool(row[KIND] == entry[KIND] and row[SIZE : LINK + 1] == entry[SIZE : LINK + 1])
 
 
 def unchanged(row: "list[Any]", st: "os.stat_result") -> bool:
-    """Is true where the file on disk has the kind and times that were read back after the commit. For a link, the
-    caller must compare the target, too."""
+    """Returns whether the path on disk has the kind, size and times that were read back after the commit. For a link,
+    the caller must compare the target, too."""
     kind = row[KIND]
     if kind == "f":
         return (

@@ -1,10 +1,10 @@
-"""Whose is what lies in a destination.
+"""Decides the owner of each path in a destination.
 
-    delivered    fleet put it there, and it is still that: it is replaced and deleted as the source goes
-    seen         it was there, equal to the source, and is unchanged since: it is replaced as the source changes, never
-                 deleted
-    own          all else: a run made it, a user edited it, another delivery put it there too. It is neither
-                 replaced nor deleted: it is left where the source has not changed since, and in the way where it has
+    delivered    fleet put it there, and it is unchanged since. It is replaced or deleted when the source's is.
+    seen         it was there, equal to the source, and is unchanged since. It is replaced when the source's changes,
+                 but never deleted.
+    own          everything else: a run made it, a user edited it, or another delivery put it there, too. It is neither
+                 replaced nor deleted. It stays if the source's has not changed since; otherwise it is in the way.
 
 docs/sync.md has the table.
 """
@@ -36,8 +36,8 @@ KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 
 
 def is_meant(path: str, patterns: "bool | Sequence[str]") -> bool:
-    """Is true where one of the patterns, as a shell writes them, matches the path, its last name, or a folder that it
-    is in. True: all match."""
+    """Returns whether one of the shell patterns matches the path, its last name, or one of its parent folders.
+    patterns: True matches every path."""
     if isinstance(patterns, bool):
         return patterns
     parts = path.split("/")
@@ -46,12 +46,12 @@ def is_meant(path: str, patterns: "bool | Sequence[str]") -> bool:
 
 
 def kind_of(st: "os.stat_result") -> str:
-    """ "f", "d", "l", or "o" of another one."""
+    """Returns "f", "d" or "l", or "o" for any other kind of file."""
     return next((kind for kind, is_one in KINDS if is_one(st.st_mode)), "o")
 
 
 def look(dest: "Beneath", path: str) -> "os.stat_result | None":
-    """lstat; None where nothing is there, or only through a link that the node put on the way."""
+    """Returns the lstat of a path, or None if it is missing, or if one of its parents is a link."""
     inside, _, name = encode(path).rpartition(b"/")
     try:
         return os.stat(name or b".", dir_fd=dest.folder(inside), follow_symlinks=False)
@@ -60,7 +60,7 @@ def look(dest: "Beneath", path: str) -> "os.stat_result | None":
 
 
 def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
-    """Is true where two looks at a path found the same thing; for a folder, that it is one."""
+    """Returns whether two stats of a path are of the same version of a file, or both of a folder."""
     if one is None or other is None:
         return one is other
     if stat.S_ISDIR(one.st_mode):
@@ -69,7 +69,7 @@ def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
 
 
 class Ownership:
-    """Decides who made what lies in `dest`, by the rows of its journal."""
+    """Decides the owner of the paths in `dest`, by the rows of its journal."""
 
     def __init__(self, dest: "Beneath", journal: "Journal") -> None:
         self.dest, self.journal = dest, journal
@@ -77,7 +77,7 @@ class Ownership:
         self.others: dict[bytes, list[dict[str, list[Any]]]] = {}
 
     def digest(self, path: str) -> str:
-        """sha256 of a file here; "" where it cannot be read."""
+        """Returns the sha256 of a file here, or "" if it cannot be read."""
         if path not in self.digests:
             try:
                 self.digests[path] = file_digest(self.dest.at(encode(path)), os.O_NOFOLLOW)
@@ -86,15 +86,15 @@ class Ownership:
         return self.digests[path]
 
     def status(self, path: str, st: "os.stat_result") -> "tuple[str, list[Any] | None]":
-        """(DELIVERED, SEEN or OWN; the row that shows it)."""
+        """Returns (DELIVERED, SEEN or OWN; the row that shows it, or None)."""
         row = self.match(self.journal.known.get(path, []), path, st)
         return (OWN, None) if row is None else (row[STATUS], row)
 
     def match(
         self, rows: "list[list[Any]]", path: str, st: "os.stat_result", written: bool = True
     ) -> "list[Any] | None":
-        """The newest row with what is there as put there, or seen. written: also where it has been
-        written again since, with the same bytes."""
+        """Returns the newest row that describes the present file, or None. written: a file that was written
+        again since, with the same bytes, also counts."""
         row: list[Any]
         for row in reversed(rows):
             if unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK]):
@@ -111,8 +111,8 @@ class Ownership:
     def claimed(
         self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN), written: bool = True
     ) -> bool:
-        """Returns whether another delivery, to a folder around it or to one below the destination, put there what is
-        there. by: what its row has."""
+        """Returns whether another delivery, to a parent folder or to a folder below the destination, put this file
+        there. by: the statuses of a row that count."""
         full = at = os.path.join(self.dest.name, encode(path))
         while at != b"/":
             if at not in self.others:
@@ -126,11 +126,11 @@ class Ownership:
 
     @property
     def mine(self) -> "tuple[int, int] | None":
-        st = os.stat(self.journal.meta) if self.journal.meta else None  # none: the reader delivers nothing
+        st = os.stat(self.journal.meta) if self.journal.meta else None  # without a folder: this only reads
         return st and (st.st_dev, st.st_ino)
 
 
 def deliveries_to(target: bytes) -> "Iterator[tuple[tuple[int, int], dict[str, list[Any]]]]":
-    """(device and inode of the state folder, the journal's rows by path) of each delivery to this folder or file."""
+    """Yields, for each delivery to this folder or file, (device and inode of the state folder; path -> rows)."""
     for meta, st in delivered_to(target, map(encode, (CODE_STATE, DATA_STATE))):
         yield (st.st_dev, st.st_ino), Journal(meta).known

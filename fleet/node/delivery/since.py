@@ -12,7 +12,7 @@ from fleet.node.delivery.ownership import Ownership, look
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.state import ATTEMPT, SPEC
 
-MOVE_NS = 2 * 10**9  # most between the times of a folder and its parent after a move, with whole seconds
+MOVE_NS = 2 * 10**9  # after a move, the times of a folder and its parent differ by less, even in whole seconds
 
 
 def clock(folder: str) -> "float | None":
@@ -23,8 +23,8 @@ def clock(folder: str) -> "float | None":
 
 
 def beginning(run: str, root: str) -> int:
-    """Returns when a run began, in ns of the clock of root's file system, by the time of a file that fleet wrote then.
-    Raises Refused where the node does not know the run any more."""
+    """Returns when a run began, in ns of the clock of root's file system. It is the time of a file that fleet wrote
+    then. Raises Refused if the node no longer knows the run."""
     folder = run_folder(run)
     unknown = Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
     if folder is None:
@@ -43,7 +43,7 @@ def beginning(run: str, root: str) -> int:
 
 
 def delivered(root: str) -> "Callable[[str], bool]":
-    """Returns a function that is true for a path in root where a sync put what is there now."""
+    """Returns a function that returns whether a sync put the present file at a path in root."""
     dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
     owner = Ownership(dest, Journal(b""))
 
@@ -59,9 +59,10 @@ def delivered(root: str) -> "Callable[[str], bool]":
 def written_since(
     mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
 ) -> "list[chain.Entry]":
-    """Returns the entries that are new or changed since a run began, with the folder around each. mark: the begin, ns.
+    """Returns the entries that are new or changed since a run began, each with its parent folder. mark: the beginning,
+    in ns.
 
-    It goes by the ctime, which no program can set: tar, cp -p and mv keep the mtime. It leaves out what a sync put
+    It compares the ctime, which no program can set; tar, cp -p and mv keep the mtime. It omits files that a sync put
     there."""
 
     def is_since(when: int) -> bool:  # some file systems store whole seconds only
@@ -74,8 +75,8 @@ def written_since(
         mtime, ctime = walk.times[path]
         around = path.rpartition("/")[0]
         is_moved = kind == "d" and is_since(ctime) and not is_since(mtime)
-        # A move changes the folder around it, too; chmod and chown do not. Programs may set its mtime back,
-        # never its ctime. Around a link that is followed no time is known.
+        # A move changes the parent folder's times, too; chmod and chown do not. Programs may set the parent's
+        # mtime back, never its ctime. The parent of a link that is followed has no known time.
         changed = walk.times[around]
         if around in moved_here or is_moved and (not changed[0] or max(changed) >= ctime - MOVE_NS):
             moved_here.add(path)  # a folder that was moved here, with all that is in it

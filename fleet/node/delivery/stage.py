@@ -24,10 +24,10 @@ from fleet.node.delivery.disk_space import write_sparse
 from fleet.protocol.state import STAGE_THERE
 
 BLOCK = 4 << 20
-REPLACED = b"replaced"  # what was put aside, in a state folder
+REPLACED = b"replaced"  # the folder, in a state folder, of files that were put aside
 KEEP_SECONDS = 30 * 86400
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX  # that writing takes away
+SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX  # mode bits that writing to a file clears
 
 
 def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
@@ -42,26 +42,26 @@ def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
 
 class Stage:
     """Stages files in the state folder `meta`, whose lock is held. A file that is written in pieces has digests of its
-    blocks, and is whole with the last one. dest: where files are put from here; None: the file system of `meta`."""
+    blocks; it is complete when it has the last one. dest: the destination; None: it is on the file system of `meta`."""
 
     def __init__(self, meta: bytes, dest: "Beneath | None" = None) -> None:
         self.meta, self.dest = meta, dest
         self.metas = {"": meta}  # of folders
         self.made: set[bytes] = set()
-        self.digests: dict[str, str] = {}  # of files that came as a whole
+        self.digests: dict[str, str] = {}  # of files that were received in one piece
         self.writer: Writer | None = None
         self.around: str | None = None  # the folder that is open as `inside`
         self.inside = -1
         self.umask = os.umask(0o077)
         os.umask(self.umask)
-        # what was written before this machine started may not have come to the disk
+        # after a crash, a file that was written before this machine's boot may be incomplete on disk
         self.booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
 
     def at(self, path: str) -> bytes:
         return self.meta_of(path) + b"/stage/" + encode(path)
 
     def meta_of(self, path: str) -> bytes:
-        """Returns the state folder from which it can be renamed to its place."""
+        """Returns the state folder that is on the same mount as the path's final place."""
         inside = path.rpartition("/")[0]
         if inside not in self.metas:
             around = self.meta_of(inside)
@@ -69,10 +69,10 @@ class Stage:
         return self.metas[inside]
 
     def other(self, dest: "Beneath", inside: bytes) -> "bytes | None":
-        """Returns a state folder in that folder where it is mounted there; None elsewhere."""
+        """Returns a state folder in the folder `inside` if that is a mount point, otherwise None."""
         try:
             here, around = Beneath(os.dup(dest.folder(inside))), dest.folder(inside.rpartition(b"/")[0])
-        except OSError:  # not there yet, or a link or file that will be none
+        except OSError:  # it is missing yet, or a link or file that will be replaced
             return None
         if mount_of(here.top) == mount_of(around):
             os.close(here.top)
@@ -93,8 +93,8 @@ class Stage:
         return os.path.join(self.meta, b"blocks", key.encode())
 
     def sweep(self, wanted: "dict[str, Any]") -> "dict[str, Any]":
-        """Removes staged files that are not in `wanted` (path -> entry). Returns the wanted ones that are not complete
-        here. It makes no new file, as the disk may be full."""
+        """Removes staged files that are not in `wanted` (path -> entry). Returns the wanted files that are not complete
+        in the stage. Makes no new file, as the disk may be full."""
         whole: set[str] = set()
         blocks = {self.blocks_of(entry) for entry in wanted.values() if entry[3] > BLOCK}
         for around, _folders, names in os.walk(os.path.join(self.meta, b"blocks")):
@@ -121,8 +121,8 @@ class Stage:
         return known and stat.S_ISREG(st.st_mode) and st.st_ctime > self.booted + 1
 
     def needs(self, entry: "list[Any]", size: int, have: int = 0) -> "tuple[bytes, int, int]":
-        """Returns the arguments of check_space() for a file that takes `size` bytes on disk, less what is staged of it.
-        have: staged bytes from its start. They may take no blocks: zeros become holes, or the disk compresses."""
+        """Returns a need for check_space(): a file takes `size` bytes on disk, minus its staged part. have: number of
+        staged bytes from its start. They may take no blocks, as zeros become holes, or the disk compresses."""
         staged = lstat(self.at(entry[0]))
         full, rest = ((count + 4095) // 4096 * 4096 for count in (size, entry[3] - have))
         space = max(0, min(rest, full - (staged.st_blocks * 512 if staged else 0)))
@@ -139,7 +139,7 @@ class Stage:
         self.digests[entry[0]] = hashlib.sha256(data).hexdigest()
         try:
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
-        except FileExistsError:  # what a kill has left of it
+        except FileExistsError:  # an incomplete file, left by a kill
             os.unlink(path, dir_fd=self.inside)
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
         with closing(fd):
@@ -149,7 +149,7 @@ class Stage:
             os.utime(fd, ns=(entry[4], entry[4]))
 
     def write(self, entry: "list[Any]", offset: int, data: "bytes | memoryview") -> bool:
-        """Stages bytes of a file, which come in order. Returns True if the file is whole now."""
+        """Stages bytes of a file, in order. Returns whether the file is complete now."""
         writer = self.writer
         if writer is None or writer.entry is not entry or writer.at != offset:
             self.flush()
@@ -172,14 +172,14 @@ class Stage:
         self.writer = None
 
     def drop(self, entry: "list[Any]") -> None:
-        """Removes what is staged of a file that is given up, or in place."""
+        """Removes the staged data of a file that is given up, or in place."""
         for path in (self.at(entry[0]), self.blocks_of(entry)):
             with suppress(OSError):  # gone
                 os.unlink(path)
 
     def verified(self, entry: "list[Any]") -> int:
-        """Returns how many bytes at the start of a staged file agree with its block digests, and cuts off the rest of
-        both. A small file has no such digests: 0."""
+        """Returns how many bytes at the start of a staged file match its block digests, and truncates both after them.
+        Returns 0 for a small file, which has no block digests."""
         size, good = entry[3], 0
         if size <= BLOCK:
             return 0
@@ -197,7 +197,7 @@ class Stage:
         return good
 
     def remove(self) -> None:
-        """Removes all that is staged, and what was put aside long ago."""
+        """Removes all staged files, and files that were put aside long ago."""
         self.flush()
         self.leave()
         for meta in set(self.metas.values()):
@@ -219,13 +219,13 @@ def forget_replaced(meta: bytes) -> None:
 
 
 def seal(fd: int, entry: "list[Any]") -> None:
-    """Gives a file its mode and time, which show that it is whole."""
+    """Sets the mode and time of a file, which mark it as complete."""
     os.fchmod(fd, entry[2])
     os.utime(fd, ns=(entry[4], entry[4]))
 
 
 class Writer:
-    """Writes a file from an offset on; of a large one every complete block's digest goes to its list."""
+    """Writes a file from an offset on. For a large file, also writes the digest of each complete block to its list."""
 
     def __init__(self, stage: "Stage", entry: "list[Any]", offset: int) -> None:
         self.entry, self.at = entry, offset

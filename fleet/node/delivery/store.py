@@ -1,7 +1,7 @@
-"""The files of a broadcast on this node as ONE stream of bytes, in manifest order: written in wanted ranges, read
-anywhere below what is there.
+"""Holds the files of a broadcast on this node as ONE stream of bytes, in manifest order. The requested ranges are
+written; any part that has been received can be read.
 
-A file is received into the stage, read again and compared with the head's digest, then renamed to its name.
+A file is received into the stage, read again and compared with the head's digest, then renamed to its final path.
 """
 
 import os
@@ -21,15 +21,15 @@ say: "Callable[[chain.Corrupt], None]" = send_json
 
 
 class File:
-    """One regular file. have: bytes from its start that are here. state: "wanted", "held" or "failed". entry: as it is
-    staged, open to its owner."""
+    """Describes one regular file. have: how many bytes from its start are here. state: "wanted", "held" or "failed".
+    entry: as it is staged, readable and writable by its owner."""
 
     def __init__(self, target: "Target", entry: "Any") -> None:
         self.target = target
         self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
-        self.epoch = 0  # the link that sent all of it; 0: several, or an earlier broadcast's
+        self.epoch = 0  # the link that sent all of it; 0: several links, or an earlier broadcast
         self.digest = ""
         self.received = False
 
@@ -43,14 +43,14 @@ class File:
         return self.target.stage.at(self.name)
 
     def note(self, status: str) -> None:
-        """It is in place."""
+        """Records in the journal that the file is in place."""
         st = os.lstat(self.final)
         row = [self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest, status]
         self.target.journal.add([*row, st.st_mtime_ns, st.st_ctime_ns])
 
 
 def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
-    """[[from, to]], neighbours as one."""
+    """Returns ranges as [[from, to]], with adjacent ones merged."""
     found: list[list[int]] = []
     for begin, end in ranges:
         if found and found[-1][1] == begin:
@@ -61,10 +61,10 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
 
 
 def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
-    """Returns the numbers of the entries that do not count: a destination that lies in theirs has something else for
-    that path, or for a folder that it is in."""
+    """Returns the numbers of the entries that are ignored. A destination that lies inside theirs has another entry for
+    the same path, or for one of its parent folders."""
     full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
-    goes: dict[bytes, tuple[int, str]] = {}  # the innermost target that has something for it, and the kind of that
+    goes: dict[bytes, tuple[int, str]] = {}  # path -> the innermost target with an entry for it, and the entry's kind
     for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):
         goes[full[index]] = entries[index][0], entries[index][2]
 
@@ -79,11 +79,12 @@ def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
 
 
 class Store(Stream):
-    """targets: Target objects. entries: the manifest."""
+    """Receives the files of a manifest and puts them in place. entries: the manifest. left: the number of files that
+    are neither in place nor given up."""
 
     def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
-        self.writing = threading.Lock()  # a file is not given up in the middle of a write; taken before `ready`
+        self.writing = threading.Lock()  # is held during a write, and taken before `ready`, so that fail() waits for it
         self.targets = targets
         self.files: list[File] = []
         inner = of_inner(targets, entries) if len(targets) > 1 else set()
@@ -102,11 +103,11 @@ class Store(Stream):
         self.folders: set[tuple[Target, bytes]] = set()
         self.to_place: queue.Queue[int] = queue.Queue()
         self.epoch = 0  # the link that fills it
-        self.doubted: set[int] = set()  # files to be had from another link
+        self.doubted: set[int] = set()  # files that this link sent wrongly; another link must send them
 
-    # -- what is here --------------------------------------------------------------------------------------
+    # -- the received parts --------------------------------------------------------------------------------
     def wants(self) -> "list[list[int]]":
-        """[[from, to]] of the stream: what is still to be received."""
+        """Returns the ranges [[from, to]] of the stream that are still to be received."""
         return joined(
             (start + f.have, start + f.size)
             for index, (start, f) in enumerate(zip(self.starts, self.files))
@@ -114,11 +115,11 @@ class Store(Stream):
         )
 
     def wanted_files(self) -> "list[list[int]]":
-        """[[from, to]]: the numbers of the files that are not in place."""
+        """Returns the ranges [[from, to]] of the numbers of files that are not in place."""
         return joined((index, index + 1) for index, f in enumerate(self.files) if f.state == "wanted")
 
     def position(self) -> int:
-        """The first byte that is still to be received; the stream's length when there is none."""
+        """Returns the position of the first byte that is still to be received, or the stream's length."""
         for i in range(self.at_least, len(self.files)):
             f = self.files[i]
             if f.state == "wanted" and f.have < f.size:
@@ -127,7 +128,7 @@ class Store(Stream):
         return self.total
 
     def begin(self) -> None:
-        """Once it is decided what is wanted: count it."""
+        """Counts the wanted files, after all are decided."""
         self.left = sum(f.state == "wanted" for f in self.files)
 
     def settled(self) -> bool:
@@ -135,14 +136,14 @@ class Store(Stream):
 
     # -- the hosts that it is received from --------------------------------------------------------------------------
     def from_another(self, epoch: int) -> None:
-        """Another link takes over: it may bring what was not as it should be. The caller holds `ready`."""
+        """Begins to receive from another link, which may send the doubted files again. The caller holds `ready`."""
         self.epoch = epoch
         self.doubted.clear()
         self.ready.notify_all()
 
     # -- receiving -----------------------------------------------------------------------------------------
     def put(self, position: int, view: memoryview) -> None:
-        """Write bytes of the stream; called by one thread, in order within each wanted range."""
+        """Writes bytes of the stream. One thread calls it, in order within each requested range."""
         while len(view):
             index, offset = self.at(position)
             f = self.files[index]
@@ -176,7 +177,7 @@ class Store(Stream):
             return os.pread(fd, size, offset)
 
     def open(self, f: "File") -> int:
-        """Opens a file by its part name, or by its final name where the part is gone."""
+        """Opens a file in the stage, or at its final path if it is no longer in the stage."""
         try:
             return os.open(f.part, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -189,7 +190,7 @@ class Store(Stream):
             self.to_place.put(index)
 
     def fail(self, index: int, reason: str) -> None:
-        """Give a file up; it never gets its name."""
+        """Gives a file up. It never gets its final path."""
         f = self.files[index]
         with self.writing, self.ready:
             if f.state != "wanted":
@@ -201,7 +202,7 @@ class Store(Stream):
         f.target.stage.drop(f.entry)
 
     def place_forever(self) -> None:
-        """A worker: verifies and renames what is complete and whose digest is known."""
+        """Verifies complete files whose digest is known, and renames them. Several threads run it."""
         while True:
             index = self.to_place.get()
             f = self.files[index]
@@ -221,9 +222,9 @@ class Store(Stream):
                 return
         good = f.target.stage.verified(f.entry)
         with self.ready:
-            # requested again, where this disk's copy is not as it came; else from the start
+            # if this disk's copy is damaged, the rest is requested again; otherwise all of the file
             f.have, self.at_least = good if good < f.size else 0, 0
-            # whose fault it is, where one link alone sent it
+            # the link is to blame if it sent all of the file
             blamed = not f.have and f.epoch == self.epoch
             if blamed:
                 self.doubted.add(index)
@@ -242,7 +243,7 @@ class Store(Stream):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise Refused("%s changed on the node meanwhile" % decode(f.target.path), "run this again") from None
         if f.size > BLOCK:
-            f.target.stage.drop(f.entry)  # what vouched for it
+            f.target.stage.drop(f.entry)  # its block digests
         with self.ready:
             f.note(DELIVERED)
             f.state = "held"

@@ -1,4 +1,4 @@
-"""All files of a broadcast as ONE stream of bytes, in manifest order, read anywhere below what is there."""
+"""Treats all files of a broadcast as ONE stream of bytes, in manifest order. Any part that is here can be read."""
 
 import bisect
 
@@ -6,11 +6,12 @@ from fleet.node.base.types import Callable, Iterable
 
 
 class Stopped(Exception):
-    """The thread that waited is to do something else now."""
+    """Is raised in a thread whose wait is cancelled."""
 
 
 class Stream:
-    """sizes: of its files. starts: where each of them begins; total: bytes of all; count: files."""
+    """Maps positions in the stream to files. sizes: of the files. starts: the position at which each file begins.
+    total: the length of the stream. count: the number of files."""
 
     def __init__(self, sizes: "Iterable[int]") -> None:
         self.starts: list[int] = []
@@ -21,13 +22,13 @@ class Stream:
         self.count = len(self.starts)
 
     def at(self, position: int) -> "tuple[int, int]":
-        """(file, offset in it) of a byte."""
+        """Returns (file number, offset in the file) of a position."""
         index = bisect.bisect_right(self.starts, position) - 1
         return index, position - self.starts[index]
 
     def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
-        """Bytes from `position` on, before `end`, at least one; waits until they are here. Raises Stopped. A stream
-        cannot skip: what cannot be read goes out as zeros, and fails at the digest."""
+        """Returns at least one byte from `position` on, up to `end`. Waits until there is one. Raises Stopped. Bytes
+        that cannot be read are replaced by zeros, as a stream cannot skip; their file then has a wrong digest."""
         parts: list[bytes] = []
         while position < end:
             index, offset = self.at(position)
@@ -43,9 +44,9 @@ class Stream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
-        """How many bytes of a file are here, from its start on; wait: until there is one at `offset`."""
+        """Returns how many bytes of a file, from its start, are here. wait: waits until the byte at `offset` is."""
         raise NotImplementedError
 
     def read(self, index: int, offset: int, size: int) -> bytes:
-        """Returns what is there of these bytes of a file. Raises OSError."""
+        """Returns bytes of a file, fewer than `size` if the file is shorter. Raises OSError."""
         raise NotImplementedError

@@ -1,12 +1,12 @@
-"""Keeps deliveries and runs apart: what runs rely on that begin from a folder, and what keeps a sync waiting.
+"""Separates deliveries and runs: a run begins only from a complete delivery, and a sync waits for runs that begin.
 
 A code sync's state folder holds, next to its journal (journal.py),
 
     lock       held by a sync from its first message to its end.
-    begins     held by runs that begin, together, with the id of the last one; held by a sync, alone, while it puts
-               files in place. So no run begins from a mixture, and what is imported later fits what was before.
+    begins     held shared by runs that begin, and holds the id of the last one; held exclusively by a sync while it
+               puts files in place. So no run begins from a mixture of old and new modules.
 
-Data that is being put in place, or is whole, is noted in ~/.fleet/data."""
+~/.fleet/data has a note for each delivery of data, complete or not."""
 
 import fcntl
 import glob
@@ -40,13 +40,13 @@ from fleet.node.delivery.journal import (
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
-MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger ones the size is compared
-LOOK_SECONDS, STATE_BYTES = 3.0, 1 << 24  # at data that was delivered; of some 200,000 files
+MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger files only the size is compared
+LOOK_SECONDS, STATE_BYTES = 3.0, 1 << 24  # limits of changed_data(); the second suffices for about 200,000 files
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
 def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
-    """(destination, state folder) of the sync that path may have come by: the nearest at or above it; or None."""
+    """Returns (destination, state folder) of the nearest sync at or above a path, or None."""
     folder = path
     while folder != b"/":
         for meta, _ in delivered_to(folder, (SYNC_STATE,)):
@@ -56,16 +56,17 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
 
 
 def last_holder(meta: bytes) -> str:
-    """Returns who has synced last, or does so now."""
+    """Returns the head (host name and pid) that synced last, or is syncing now."""
     with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
         return held_by(lock.fileno())
 
 
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
-    """The state of the code at path (a folder or file): {"folder", "state", "digest", "half": bool, "busy": who|null},
-    or None when no sync delivered it. digest: null where it cannot be determined. Waits `seconds` for a sync to end.
-    manifest: digest of what came last; source: whence; file: that of a file which is as it came, else null."""
-    # a folder that was moved, and is linked from where it was, left its state folder there
+    """Returns the state of the code at path (a folder or file), or None if no sync delivered it: {"folder", "state":
+    the state folder, "digest": None if unknown, "half": whether a sync was interrupted, "busy": the head that is
+    syncing now, or None}. Waits up to `seconds` for a sync to end. If the state could be read, it also has "manifest":
+    its digest, "source", and "file": the source of a single file that is unchanged, or None."""
+    # a moved folder that is linked from its old path has its state folder next to the old path
     ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
     real, found = next(((way, at) for way in ways for at in [find_delivery(way)] if at), (b"", None))
     if found is None:
@@ -80,7 +81,7 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
     except OSError:
         return facts  # another user's, or a file system without locks
     if facts["busy"] and real == dest:
-        return facts  # also when its first files are on their way
+        return facts  # also if it is the first sync, which has no state yet
     inside = decode(os.path.relpath(real, dest))
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"] + state["begun"]):
         return None
@@ -97,8 +98,8 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
 
 
 def changed_files(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
-    """Returns the files that a sync delivered and that differ now: path -> a digest of the content, or "missing". Those
-    that are unchanged by size and times are not read. Modules come first, as a run depends on them most."""
+    """Returns delivered files that differ now: path -> a digest of the content, "missing", or the size of a large file.
+    Files with unchanged size and times are not read. Modules come first, as a run depends on them most."""
     found: dict[str, str] = {}
     for row in sorted(rows_of(state), key=lambda row: not row[PATH].endswith(MODULES)):
         path = row[PATH]
@@ -126,28 +127,29 @@ def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
 
 
 def begin_from(code: "run_specs.CodeInUse", run: str, seconds: float) -> "int | None":
-    """Hold the code as preflight saw it, {"state", "digest"}, while a run begins: a descriptor to close when it has,
-    None where nothing can be held. Refused when a sync puts other files in place, or has done so."""
+    """Locks the code as preflight saw it, {"state", "digest"}, while a run begins. Returns a descriptor to close after
+    that, or None if no lock is possible. Raises Refused if a sync is replacing the code, or has replaced it."""
     meta = encode(code["state"])
     try:
-        # in another's folder it may be anything by now: to be locked, not to be made or written
+        # in another user's folder it may be any kind of file: it is only locked, not made or written
         ours = os.stat(meta).st_uid == os.geteuid()
         fd = open_begins(meta) if ours else open_begins(meta, os.O_RDONLY | os.O_NONBLOCK)
         held = wait_for(fd, fcntl.LOCK_SH, seconds)
     except OSError:
-        return None  # the folder has gone, or its file system knows no locks: no reason not to train
+        return None  # the folder is gone, or its file system has no locks: that must not prevent a run
     if not held:
         raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
     if identity(read_state(meta)) != code["digest"]:
         raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
-    with suppress(OSError):  # a full disk: a sync that waits will not know the holder
+    with suppress(OSError):  # a full disk: a sync that waits cannot name the run
         os.ftruncate(fd, 0)
         os.pwrite(fd, run.encode(), 0)
     return fd
 
 
 def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
-    """Keep runs from beginning, until this program ends; waiting(run) receives one that has to end that first."""
+    """Keeps runs from beginning until this program ends. Calls waiting(run) if it must first wait for a run that is
+    beginning. Raises Refused if that takes too long."""
     fd = open_begins(meta)
     if not try_lock(fd, fcntl.LOCK_EX):
         run = os.pread(fd, 256, 0).decode("utf-8", "replace")
@@ -157,19 +159,19 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
 
 
 def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
-    """Note what is at target: old and new mixed, or whole. meta: its state folder. What fleet itself carries, and
-    removes once it is installed or loaded, is no data."""
+    """Writes a note of the data at target. whole: it is complete, not a mixture of old and new. meta: its state folder.
+    Files below ~/.fleet get no note: fleet removes them after it has installed or loaded them."""
     if target.startswith(encode(os.path.realpath(below_home())) + b"/"):
         return
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
-    with suppress(OSError, Refused):  # a home that cannot be written: no warning is possible
+    with suppress(OSError, Refused):  # the home cannot be written: there is no warning later
         own_home(DATA)
         note = below_home(DATA, hashlib.sha256(target).hexdigest()[:32])
         replace_file(encode(note), json.dumps(record).encode())
 
 
 def deliveries() -> "Iterator[tuple[str, dict[str, Any]]]":
-    """(path, content) of the notes of data that came to this node."""
+    """Yields (path, content) of the notes of data that was delivered to this node."""
     for note in glob.glob(below_home(DATA, "*")):
         record = read_json(note)
         if record.get("node") == os.uname()[1] and all(isinstance(record.get(n), str) for n in ("target", "state")):
@@ -177,8 +179,8 @@ def deliveries() -> "Iterator[tuple[str, dict[str, Any]]]":
 
 
 def changed_data() -> "dict[str, Any]":
-    """Data that came whole and is another now: {"data_changed": {path: how}}. Files are compared by size and time, and
-    not read; those that are not looked at within LOOK_SECONDS are not named."""
+    """Returns {"data_changed": {path: how}}: complete deliveries of data that differ now. Files are compared by size
+    and time, and not read. Files that are not reached within LOOK_SECONDS are missing from it."""
     until = time.monotonic() + LOOK_SECONDS
     found: dict[str, str] = {}
     for _, record in deliveries():
@@ -200,7 +202,7 @@ def changed_data() -> "dict[str, Any]":
 
 
 def how_changed(path: bytes, row: "list[Any] | None") -> str:
-    """Returns how the file of a row is another now, "" where it is not, or where that is not known."""
+    """Returns how the file of a row has changed, or "" if it has not, or if that is not known."""
     try:
         st = os.lstat(path)
     except FileNotFoundError:
@@ -213,7 +215,8 @@ def how_changed(path: bytes, row: "list[Any] | None") -> str:
 
 
 def half_delivered(path: str) -> "dict[str, str | None] | None":
-    """{"folder", "busy": who|null} of data in the folder at path, or around it, that has come in part; None without."""
+    """Returns {"folder", "busy": the head that syncs now, or None} of an incomplete delivery of data in, at or above
+    `path`, or None if there is none."""
     wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
     for note, record in deliveries():
         target = encode(record["target"]).rstrip(b"/") + b"/"

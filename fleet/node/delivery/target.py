@@ -1,5 +1,4 @@
-"""Holds a delivery's destination on this node: the target, held open, and its state folder, with its lock, journal and
-stage."""
+"""Opens a delivery's destination on this node, and its state folder with its lock, journal and stage."""
 
 import os
 
@@ -24,9 +23,9 @@ MENDS = {
 
 
 class Target:
-    """A folder, or one file in it: the tree is then the folder around it. path: where it goes, absolute bytes. kind:
-    "f" or "d". suffix: of its state folder, which distinguishes one kind of delivery from another. made: the folder is
-    new. entries: what is to be there, as in the journal; comparison: the summary of that."""
+    """Describes a destination: a folder, or one file, whose tree is then its parent folder. path: absolute. kind: "f"
+    or "d". suffix: of the state folder's name; code and data have different ones. made: the folder is new. entries:
+    those of the manifest, as in the journal. comparison: their comparison with the files there."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)
@@ -36,19 +35,20 @@ class Target:
             raise Refused("there is no user %s" % path.split("/")[0], "'~/...' is the home of the user who logs in")
         self.path = os.path.abspath(encode(path))
         self.name = os.path.basename(decode(self.path)) if kind == "f" else ""
-        self.tree: Beneath  # since prepare()
+        self.tree: Beneath  # set by prepare()
         self.lock: int | None = None
         self.entries: list[Any] = []
         self.comparison: Comparison
         self.made = False
 
     def prepare(self, spec: "values.Delivery") -> "str | None":
-        """Make the folder, take the lock; the name of the host that holds it when this is a shared folder."""
+        """Makes the folder, and takes the lock. Returns None, or the name of another host of this sync that has the
+        lock, as the folder is shared. Raises Refused."""
         tree = self.tree = self.hold(os.path.dirname(self.path) if self.name else self.path)
-        # links on the way to the target are the node's own business; below it none is followed
+        # links in the target's own path are followed; below it none is
         self.path = os.path.join(tree.name, encode(self.name)) if self.name else tree.name
         if self.path == b"/":
-            # its state folder would have no place, its mode is the machine's
+            # there is no parent for the state folder, and its mode must not change
             raise Refused("'/' cannot be a destination", self.name_it)
         if self.name and os.path.isdir(self.full(self.name)):
             raise Refused("%s is a folder" % decode(self.path), "to put the file inside it, end DEST with '/'")
@@ -73,18 +73,18 @@ class Target:
                 return Beneath(reach(folder, make=True, way=True)).check()
 
     def full(self, name: str) -> bytes:
-        """A path to be used at once."""
+        """Returns the path of a name in the tree, to be used at once."""
         return self.tree.at(encode(name))
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Completes staged writes, and releases the lock."""
         self.stage.flush()
         if self.lock is not None:
             release(self.lock)
 
 
 def inside_source(dest: str, mark: "str | None") -> "str | None":
-    """Returns where the destination lies in the source: "." where it is that; None: not in it."""
+    """Returns the path of the destination inside the source, "." if it is the source, or None if it is outside."""
     folder = full = os.path.realpath(os.path.expanduser(dest))
     while mark is not None:
         if os.path.lexists(os.path.join(folder, mark)):

@@ -1,4 +1,4 @@
-"""Lists what a source of files consists of, on whichever machine it lies."""
+"""Lists the files, folders and links of a source, on the head or on a node."""
 
 import errno
 import os
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """Decides what is sent of a folder. excluded_because: nothing in it, and itself only with what is sent for a
-        reason of its own."""
+        """Decides which paths of a folder are sent. excluded_because: why the folder is excluded, or None. An excluded
+        folder is sent only if a path in it is sent for another reason."""
 
         @property
         def excluded_because(self) -> "Any": ...
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
         def take(self, path: str, child: "os.DirEntry[str]", folder: bool) -> "Rules | None": ...
 
 
-# what no link takes along, and no sync sends without consent: folders that hold secrets, and private keys
+# names of folders and files with secrets. No link to them is followed, and no sync sends them without consent
 SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 KEY = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[rn]|[ \t]*[\r\n])"  # also in JSON, and indented as in YAML
     rb"|^---- BEGIN SSH2 [A-Z ]*PRIVATE KEY ----|^PuTTY-User-Key-File-\d",
     re.MULTILINE,
 )
-KEY_BYTES = range(64, 65537)  # what is smaller or larger holds none
-# of which a key is a part at most
+KEY_BYTES = range(64, 65537)  # sizes of files that may be a private key
+# endings of files that are no private keys, though a key may be a part of them
 CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
 OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
 MOST_NAMED = 10000
@@ -42,13 +42,13 @@ EVERYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 class Walk:
-    """One reading of a file, or of a folder with all in it that `rules` take, and what is found out by the way.
+    """Lists a file, or a folder with all paths in it that `rules` take, and collects facts about them.
 
-    mode: the folder's own, None of a file. skipped: sockets, fifos and devices left out. allocated: path -> bytes that
-    a file with holes takes. linked: (device, inode) of each file that has other names. changing: what goes away
-    meanwhile is left out. follows: links that lead out of root are as what they lead to, but for secrets. credentials:
-    real paths of more secrets. followed: those links that lead to files. inodes: of files. times: path -> mtime and
-    ctime, where it is `changing`."""
+    mode: the folder's mode; None for a file. skipped: sockets, fifos and devices, which are omitted. allocated: path ->
+    bytes on disk of a file with holes. linked: (device, inode) of each file with other hard links. changing: True: a
+    path that disappears meanwhile is omitted. follows: True: a link that leads out of root is replaced by the file or
+    folder that it leads to, unless that is secret. credentials: real paths of more secrets. followed: the links that
+    were replaced by files. inodes: path -> inode of a file. times: path -> mtime and ctime, if `changing`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Walk:
         self.around = [os.path.realpath(root)]
 
     def entries(self) -> "Iterator[chain.Entry]":
-        """Raises OSError, and Refused for what is neither file nor folder."""
+        """Yields all entries. Raises OSError, or Refused if root is neither a file nor a folder."""
         info = os.stat(self.root)
         if stat.S_ISDIR(info.st_mode):
             self.mode = folder_mode(info)
@@ -92,7 +92,7 @@ class Walk:
             moved()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if child.name.endswith(STATE_FOLDERS) and (is_folder or child.name == SOURCE_MARK):
-                continue  # what fleet itself keeps next to destinations: this machine may be a node, too
+                continue  # fleet's own state folders next to destinations: this machine may be a node, too
             if rules is not None:
                 inner = rules.take(inside + child.name, child, is_folder)
                 if inner is None:
@@ -129,7 +129,7 @@ class Walk:
             yield (path, "l", 0, 0, 0, travelling(target))
         elif stat.S_ISDIR(info.st_mode):
             yield (path, "d", folder_mode(info), 0, 0, "")
-            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # what is in it is as new as the link
+            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # its contents count as new as the link
             self.around.append(os.path.realpath(full))
             yield from self.below(name + "/", rules)
             self.around.pop()
@@ -138,14 +138,14 @@ class Walk:
             yield self.file(path, full, info)
 
     def led_to(self, name: str, full: str, target: str) -> "os.stat_result | None":
-        """Returns the stat of the file or folder that is sent in a link's place, None where the link itself is sent: it
-        leads to what is sent anyway, or to a folder around it, without end."""
+        """Returns the stat of the file or folder that is sent in place of a link. Returns None if the link itself is
+        sent, as it leads to a path that is sent anyway, to one of its parent folders, or to a secret."""
         real, place = os.path.realpath(full), os.path.normpath(os.path.join(self.root, os.path.dirname(name), target))
         if is_below(place, self.root) and os.path.realpath(place) == real:
             return None
         try:
             info = os.stat(full)
-        except OSError:  # it leads nowhere, here either
+        except OSError:  # it is broken here, too
             return None
         if stat.S_ISDIR(info.st_mode):
             taken = not any(is_below(folder, real) for folder in self.around)
@@ -166,7 +166,7 @@ class Walk:
 
 
 def send_entries(walk: Walk, entries: "list[chain.Entry]") -> None:
-    """Sends the head the list of what is here."""
+    """Sends the list of entries to the head, in parts."""
     parts = in_parts(entries)
     for number, part in enumerate(parts, 1):
         last = number == len(parts)
@@ -186,7 +186,7 @@ def send_entries(walk: Walk, entries: "list[chain.Entry]") -> None:
 
 
 def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple[str, str]]":
-    """Yields (path, target) of each link that leads to what is here, and is not among the entries."""
+    """Yields (path, target) of each link that works here and leads to a path outside the entries."""
     root, links = os.path.realpath(root), [entry for entry in entries if entry[1] == "l"]
     sent = {"", *(entry[0] for entry in entries)} if links else set()
     for path, _kind, _mode, _size, _mtime, target in links:
@@ -199,8 +199,8 @@ def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple
 
 
 def folder_mode(info: "os.stat_result") -> int:
-    """Returns a folder's mode on the nodes. A folder that all users of a node may write would not be safe to sync into
-    again. On the head such folders come from file systems without modes, and careless umasks."""
+    """Returns the mode that a folder gets on the nodes, without write permission for all users, as another user could
+    then replace its files. On the head, file systems without modes and loose umasks cause such modes."""
     mode = stat.S_IMODE(info.st_mode)
     return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
 
@@ -215,7 +215,7 @@ def travelling(name: str) -> str:
 
 
 def is_private_key(path: str, size: int) -> bool:
-    """Is true where the text of a file is a private key's. False if it cannot be read: its next reader reports that."""
+    """Returns whether a file holds a private key. Returns False if it cannot be read; a later read reports that."""
     if size not in KEY_BYTES or path.endswith(OTHER):
         return False
     try:
@@ -226,7 +226,7 @@ def is_private_key(path: str, size: int) -> bool:
 
 
 def may_copy(credentials: "frozenset[str]", real: str, info: "os.stat_result") -> bool:
-    """Returns whether what a link leads to may go in its place."""
+    """Returns whether the target of a link may be sent in place of the link: it is no secret."""
     if {".git", *SECRETS}.intersection(real.split("/")) or real in credentials:
         return False
     return not stat.S_ISREG(info.st_mode) or not is_private_key(real, info.st_size)

@@ -1,1 +1,1 @@
-"""Facts of a node: hardware, system, tools, networks."""
+"""Collects facts of a node: hardware, system, tools, networks."""

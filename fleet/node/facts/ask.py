@@ -1,4 +1,4 @@
-"""Tools of this node, run for their output; what an interpreter reports of itself."""
+"""Runs tools of this node for their output, and queries an interpreter about itself."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from fleet.node.base.wire import start_thread
 from fleet.protocol.state import HOME, IMPORTS
 
 OUTPUT_LIMIT = 1 << 20
-# `python -c` looks for modules in its working folder first: what a user keeps there is not for fleet's own programs
+# `python -c` looks for modules in its working folder first: fleet's own programs must not import a user's modules
 NOT_HERE = """
 import sys
 if sys.path and not sys.path[0]:
@@ -68,8 +68,8 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
 """
 )
 
-# where `python -m NAME` finds it. A package is not run for that: an empty module takes its place. One that sets its
-# __path__ itself may have any module
+# Prints the file that `python -m NAME` would run. Packages are not executed: an empty module takes the place of each.
+# If a package sets its __path__ itself, every module in it counts as found.
 FIND_MODULE = (
     NOT_HERE
     + r"""
@@ -110,9 +110,9 @@ print(path)
 )
 
 
-# Runs in the training interpreter. What worked is kept with a digest of all that decides on it: the interpreter, its
-# folders, the packages' files and those of their lib folders, what the linker and Python read of the environment.
-# A module that is not there is named by another rule.
+# Runs in the training interpreter. After a success, a digest is stored of everything that can change the result: the
+# interpreter, its folders, the files of the packages and of their lib folders, and variables of the linker and Python.
+# Missing modules are not reported here: another rule does.
 IMPORT = (
     NOT_HERE
     + r"""
@@ -174,7 +174,7 @@ os._exit(0)
 def run(
     argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None, stdin: "Any" = subprocess.DEVNULL
 ) -> "tuple[int, str, str]":
-    """(status, stdout, stderr) of a tool; OSError where it cannot be started."""
+    """Runs a tool, and returns (status, stdout, stderr). Raises OSError if it cannot be started."""
     pipe = subprocess.PIPE
     child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=stdin, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
@@ -194,7 +194,7 @@ def run(
 
 
 def last_line(*texts: str) -> str:
-    """The last line of any of the texts: where tools put the reason."""
+    """Returns the last line of the texts that is not empty, which usually has a tool's reason."""
     lines = [line.strip() for t in texts for line in t.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
@@ -202,7 +202,7 @@ def last_line(*texts: str) -> str:
 def ask_interpreter(
     path: str, env: "dict[str, str]", run: "Callable[..., tuple[int, str, str]]" = run
 ) -> "tuple[dict[str, Any] | None, str | None]":
-    """(what ASK_PYTHON reports, None), or (None, why it does not work)."""
+    """Returns (the facts that ASK_PYTHON prints, None), or (None, why the interpreter does not work)."""
     status, out, err = 126, "", ""
     try:
         status, out, err = run([path, "-c", ASK_PYTHON], env)
@@ -215,8 +215,8 @@ def ask_interpreter(
 def imports(
     path: str, env: "dict[str, str]", modules: "list[str]", run: "Callable[..., tuple[int, str, str]]" = run
 ) -> "dict[str, str]":
-    """Returns those of these modules that interpreter `path` cannot import, with the reason; modules that do not exist
-    are left out."""
+    """Returns module -> reason for each module that the interpreter `path` cannot import. Missing modules are
+    omitted."""
     try:
         status, out, err = run(
             [path, "-c", IMPORT, os.path.join(os.path.expanduser("~"), HOME, IMPORTS)] + modules, env

@@ -1,6 +1,6 @@
-"""Starts programs in containers: what each runtime is given, and how a program gets its environment inside.
+"""Makes the command lines that start programs in containers, and passes the environment to a program inside.
 
-Variables come to the container's first process as JSON on its stdin, so that no other user sees them: see ENTER."""
+The container's first process reads variables as JSON from its stdin, so that no other user sees them: see ENTER."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from fleet.node.base.errors import Refused
 from fleet.node.base.types import Any, BinaryIO, Mapping
 from fleet.protocol.environment import running
 
-# whose containers have a pid namespace of their own, and outlive the client that starts them
+# runtimes whose containers have their own pid namespace, and outlive the client that starts them
 DAEMONS = ("podman", "docker")
-# the image's python runs it: python3 -I -S -c ENTER ARGV...; bytes are written as latin-1, whatever the image's locale
+# The image's Python runs it: python3 -I -S -c ENTER ARGV... Bytes are sent as latin-1 text, which needs no locale.
 ENTER = """
 import json, os, sys
 given = json.loads(sys.stdin.buffer.readline().decode("ascii"))
@@ -47,7 +47,7 @@ def _mount(path: str) -> str:
 
 
 def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "list[str]":
-    """Returns what podman and docker are given alike."""
+    """Returns the arguments that podman and docker have in common."""
     given = ["run", "--rm", "--interactive", "--pull=never", "--network=host", "--ipc=host", "--log-driver=none"]
     given += ["--security-opt=label=disable", "--entrypoint="] + (["--name=" + name] if name else []) + marks
     given += ["--user=%d:%d" % (os.getuid(), os.getgid())] + [_mount(path) for path in mounts]
@@ -57,9 +57,9 @@ def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "lis
 def client(
     found: "dict[str, Any]", args: "list[str]", name: "str | None", mounts: "list[str]", marks: "list[str]"
 ) -> "list[str]":
-    """Returns the argv that starts a container, up to the argv inside. found: as of runtimes.find(). args: of the
-    runtime's own. mounts: folders, at the same paths. marks: NAME=VALUE. Raises Refused for a path that the runtime
-    cannot be given."""
+    """Returns the argv that starts a container, up to the argv inside. found: see runtimes.find(). args: the user's
+    options for the runtime. mounts: folders, which have the same paths inside. marks: NAME=VALUE. Raises Refused for a
+    path that the runtime cannot mount."""
     runtime, image = found["runtime"], found["image"]
     for path in mounts:
         if set(path) >= set(",:") or runtime not in DAEMONS and re.search(r"[,:\s]", path):
@@ -67,7 +67,7 @@ def client(
     marks = ["--env=" + mark for mark in marks]
     if runtime == "podman":
         given = _stored(name, mounts, marks) + (["--userns=keep-id"] if os.getuid() else [])
-        # limits as of the run without a container
+        # the same limits as without a container
         given += ["--ulimit=host"] * (not any(arg.startswith("--ulimit") for arg in args))
         given += ["--device=nvidia.com/gpu=all"] * has_nvidia()
     elif runtime == "docker":
@@ -82,13 +82,13 @@ def client(
 
 
 def inside(argv: "list[str]", python: "str | None", cwd: str) -> "list[str]":
-    """Returns the argv of a container's first process, which runs `argv` in the environment of this interpreter of the
-    image."""
+    """Returns the argv of a container's first process, which runs `argv` in the environment of the image's interpreter
+    `python`."""
     return [python or "python3", "-I", "-S", "-c", ENTER] + running(None) + [python or "", cwd] + argv
 
 
 def sealed(env: "Mapping[bytes, bytes]", cwd: str, umask: int, limit: int) -> "BinaryIO":
-    """Returns a file, without a name, for the stdin of ENTER. limit: a run's mark, see run/marks.py; -1: none."""
+    """Returns an unnamed file for the stdin of ENTER. limit: a run's mark, see run/marks.py; -1: none."""
     text = {name.decode("latin-1"): value.decode("latin-1") for name, value in env.items()}
     file = tempfile.TemporaryFile()  # noqa: SIM115 (its reader closes it)
     file.write(json.dumps({"env": text, "cwd": cwd, "umask": umask, "limit": limit}).encode() + b"\n")

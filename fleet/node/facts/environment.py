@@ -1,4 +1,4 @@
-"""The environment of the training interpreter, found by the text that protocol/environment.py has."""
+"""Finds the environment of the training interpreter, with the shell text of protocol/environment.py."""
 
 import os
 import re
@@ -10,17 +10,17 @@ from fleet.protocol.environment import PRINT_SETTINGS, SET
 
 
 def working_folder(given: "str | None") -> str:
-    """By its names, as `cd` has it; no file system is read, for it may hang."""
+    """Returns the absolute path of a working folder. Does not resolve links, as reading a file system may hang."""
     return os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(given or "~")))
 
 
 def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
-    """Returns a run's first environment: this node's but for what spec's "unset" matches, then spec's "env" over it,
-    then "env_expand"."""
+    """Returns a run's initial environment: this node's without variables that spec's "unset" matches, then changed by
+    spec's "env", then by "env_expand"."""
     unset = re.compile(encode(spec.get("unset") or "(?!)"))
     env = {name: value for name, value in os.environb.items() if not unset.fullmatch(name)}
     env[b"PWD"] = encode(working_folder(workdir))
-    env.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines come when they are printed, and a stop loses none
+    env.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines are written at once, so a stop loses none
     for name, value in (spec.get("env") or {}).items():
         env[encode(name)] = encode(value)
     for name, value in (spec.get("env_expand") or {}).items():
@@ -33,8 +33,8 @@ def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
 
 
 def enter(env: "dict[bytes, bytes]", python: "str | None", workdir: "str | None") -> bytes:
-    """Make env that of the interpreter; returns its path, empty where there is none. workdir: where a relative one
-    starts from."""
+    """Changes env to that of the interpreter, and returns the interpreter's path, or b"" if there is none. workdir: the
+    folder to which a relative path refers."""
     argv = ["/bin/sh", "-c", PRINT_SETTINGS, "sh", python or "", workdir or "~"]
     path, *values = subprocess.check_output(argv, env=env, stdin=subprocess.DEVNULL).split(b"\0")
     env.update((name.encode(), value) for name, value in zip(SET, values) if value)

@@ -1,4 +1,4 @@
-"""Asks nvidia-smi for the GPUs, their state and health, who computes on them, and for the NVLinks between them."""
+"""Queries nvidia-smi for the GPUs, their state and health, the processes on them, and the NVLinks between them."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ from fleet.node.facts.ask import last_line, run
 from fleet.node.facts.tools import Tools
 from fleet.protocol.gpu_fields import BASE, BASIC, GPU_FIELDS, ROWS
 
-INFOROM = 14  # nvidia-smi's exit code if an infoROM is damaged, and all else is well
+INFOROM = 14  # nvidia-smi's exit code if an infoROM is damaged, and everything else is fine
 FLAGS = {"Yes": True, "Enabled": True, "No": False, "Disabled": False}
 PATTERNS = {
     "text": r"(?!\[|N/A$|Not Supported$)(.+)$",
@@ -20,11 +20,11 @@ PATTERNS = {
     "bits": r"(0x0*[0-9a-fA-F]{1,15})$",
 }
 LINK = r" *\t* *Link \d+: (<inactive>|[\d.]+ GB/s|(Replay|Recovery|CRC)[\w ]* Errors: (\d{1,18}))"
-FIRST_PID_SPACE = 0xEFFFFFFC  # the kernel's own number for it: no container
+FIRST_PID_SPACE = 0xEFFFFFFC  # the inode of the first pid namespace, which is that of no container
 
 
 def value_of(kind: str, cell: str) -> "Any":
-    """Returns what a cell holds; None if nvidia-smi does not know it: "[N/A]", "[Unknown Error]" and the like."""
+    """Returns the value of a cell, or None if nvidia-smi does not know it: "[N/A]", "[Unknown Error]" and the like."""
     if kind == "flag":
         return FLAGS.get(cell)
     cell = re.sub(r"^(?:state|status) +", "", cell)  # as in "state  Completed" of the fabric's fields
@@ -54,7 +54,7 @@ def smi(tools: Tools, query: str, width: int) -> "tuple[list[list[str]], str | N
 
 
 def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple[list[dict[str, Any]], str | None]":
-    """Returns (a dictionary of what is known for each line of the answer, an error message or None)."""
+    """Returns (a dictionary of the known fields of each output line, an error message or None)."""
     names = ",".join(each for _, _, each in fields)
     found, error = smi(tools, "--query-%s=%s" % (what, names), len(fields))
     answer = []
@@ -67,7 +67,7 @@ def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple
 
 def gpus(tools: Tools) -> "dict[str, Any]":
     """Returns the basic facts of the GPUs, by one query."""
-    # a driver lacks some of these names, old ones or new ones; nvidia-smi then prints no GPU at all
+    # if a driver does not know one of the fields, be it too old or too new, nvidia-smi prints no GPU at all
     for name_of, count in ((-1, BASIC), (0, BASIC), (0, BASE)):
         found, error = ask(tools, "gpu", [(name, kind, names[name_of]) for name, kind, names, *_ in GPU_FIELDS[:count]])
         if found:
@@ -77,9 +77,9 @@ def gpus(tools: Tools) -> "dict[str, Any]":
 
 
 def gpu_health(tools: Tools) -> "dict[str, Any]":
-    """Returns all that the driver knows of the GPUs, and {} if nothing answers. It may take seconds for each GPU."""
+    """Returns all facts that the driver knows of the GPUs, or {} if there are none. It may take seconds per GPU."""
     path = tools.tool("nvidia-smi")
-    # a field that the driver does not know would cost the answer to all others
+    # one field that the driver does not know would make the whole query fail
     listed = re.findall(r'"([\w.]+)"', run([path, "--help-query-gpu"], tools.env)[1]) if path else []
     known = [(name, kind, [each for each in names if each in listed]) for name, kind, names, _, _ in GPU_FIELDS]
     found, _ = (
@@ -91,20 +91,20 @@ def gpu_health(tools: Tools) -> "dict[str, Any]":
 
 
 def whole(found: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
-    """Returns them with null for the first fields where those are not known."""
+    """Returns the GPUs with the basic fields complete, None for unknown ones, and with their device numbers."""
     blank, known = dict.fromkeys(name for name, *_ in GPU_FIELDS[:BASE]), minors()
     return [dict(blank, **gpu, **known.get(gpu.get("uuid"), {})) for gpu in found]
 
 
 def minors() -> "dict[Any, dict[str, int]]":
-    """Returns the number of each GPU's device file by its UUID. Where a GPU has failed, it is not the others' index."""
+    """Returns the number of each GPU's device file by its UUID. It may differ from the index after a GPU has failed."""
     texts = map(read_file, glob.glob("/proc/driver/nvidia/gpus/*/information"))
     found = [re.search(rb"GPU UUID:\s*([\w-]+).*\nDevice Minor:\s*(\d{1,9})\n", text, re.DOTALL) for text in texts]
     return {each.group(1).decode(): {"minor": int(each.group(2))} for each in found if each}
 
 
 def remapped_rows(tools: Tools) -> "dict[Any, dict[str, Any]]":
-    """Returns what an older driver reports by a query of its own: the fields of each GPU by its UUID."""
+    """Returns the fields of remapped rows of each GPU by its UUID. Older drivers need a separate query for these."""
     fields = [(name, kind, names[0]) for name, kind, names, _, _ in GPU_FIELDS if names[0].startswith(ROWS)]
     found, _ = ask(tools, "remapped-rows", fields + [("uuid", "text", "gpu_uuid")])
     return {row.get("uuid"): row for row in found}
@@ -136,7 +136,8 @@ def nvlinks(tools: Tools) -> "dict[str, Any]":
 
 
 def fabric_manager() -> "dict[str, bool]":
-    """Returns {} where there is no NVSwitch, or where a container or hidepid hides the processes of others."""
+    """Returns {"fabric_manager": whether it runs}, or {} if there is no NVSwitch, or if a container or hidepid hides
+    other users' processes."""
     seen = os.stat("/proc/self/ns/pid").st_ino == FIRST_PID_SPACE and read_file("/proc/1/comm")
     if not seen or not glob.glob("/proc/driver/nvidia-nvswitch/devices/*"):
         return {}

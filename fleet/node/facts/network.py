@@ -1,4 +1,4 @@
-"""Network interfaces with their addresses, the one that leads to the head, InfiniBand."""
+"""Lists the network interfaces with their addresses, the interface that leads to the head, and InfiniBand ports."""
 
 import glob
 import os
@@ -12,8 +12,8 @@ from fleet.node.facts.system import text
 
 
 class Held(NamedTuple):
-    """An address of this machine. number: of its interface. label: the name that getifaddrs() has for it, "" where the
-    kernel gives none: an alias is called eth0:1."""
+    """Describes an address of this machine. number: of its interface. label: the name that getifaddrs() has for it,
+    such as eth0:1 for an alias; "" if the kernel has none."""
 
     number: int
     label: str
@@ -22,7 +22,7 @@ class Held(NamedTuple):
 
 
 def parse_addresses(data: bytes) -> "list[Held | None]":
-    """Returns the addresses in a buffer of netlink RTM_NEWADDR messages; None among them ends the dump."""
+    """Returns the addresses in a buffer of netlink RTM_NEWADDR messages, then None if the dump ends there."""
     found: list[Held | None] = []
     at = 0
     while at + 16 <= len(data):
@@ -49,8 +49,8 @@ def parse_addresses(data: bytes) -> "list[Held | None]":
 
 
 def addresses() -> "list[Held]":
-    """Returns all addresses in the kernel's order, which is that of getifaddrs(): of IPv4 first. `ip` is not on every
-    node."""
+    """Returns all addresses in the kernel's order, IPv4 first, as getifaddrs() does. It does not use `ip`, which some
+    nodes lack."""
     result: list[Held] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as link:
         link.settimeout(5.0)
@@ -78,7 +78,7 @@ def interfaces() -> "dict[str, Any]":
         own = known.get(number(folder + "/ifindex") or 0, [])
         if reached and reached in [address.split("/")[0] for address in own]:
             toward_head = name
-        # a container host has dozens of veth ends that no one sends to
+        # a container host has dozens of veth ends without addresses
         if name != "lo" and (own or os.path.exists(folder + "/device")):
             found.append(
                 {
@@ -92,7 +92,7 @@ def interfaces() -> "dict[str, Any]":
     return {"interfaces": found, "head_interface": toward_head}
 
 
-# that count what a link or its other end did wrong; of RoCE ports in hw_counters
+# counters of errors of a link or of its other end; RoCE ports have those in hw_counters
 ERRORS = (
     "counters/symbol_error",
     "counters/link_error_recovery",
@@ -107,7 +107,7 @@ ERRORS = (
 
 
 def infiniband(root: str = "/sys/class/infiniband") -> "dict[str, Any]":
-    """Returns the ports of InfiniBand and RoCE devices. "errors": those of ERRORS that are not 0, null for none."""
+    """Returns the ports of InfiniBand and RoCE devices. "errors": the ERRORS that are not 0, as text, or None."""
     found = []
     for port in sorted(glob.glob(root + "/*/ports/*")):
         device, _, name = port[len(root) + 1 :].split("/")

@@ -1,6 +1,7 @@
-"""Reads the state of GPUs from NVIDIA's management library, by ctypes: no nvidia-smi is started.
+"""Reads the state of GPUs from NVIDIA's management library by ctypes, without starting nvidia-smi.
 
-Numbers and sizes are those of nvml.h. What a GPU or its driver does not know is None; no library: no GPUs."""
+Numbers and sizes are those of nvml.h. A value that a GPU or its driver does not know is None. Without the library,
+there are no GPUs."""
 
 import ctypes
 from contextlib import suppress
@@ -10,8 +11,8 @@ from fleet.node.base.types import Any
 LIBRARY = "libnvidia-ml.so.1"
 UINT, LONG = ctypes.c_uint, ctypes.c_ulonglong
 MOST_GPUS, MOST_PROCESSES = 64, 256
-# our name, that of the function after nvmlDeviceGet, what it is given, the numbers that it fills, which of them, how
-# many of them are one of ours
+# our name; the function's name after nvmlDeviceGet; its arguments; the type of the numbers that it fills; the index of
+# the number that we use; the divisor for our unit
 VALUES = (
     ("use", "UtilizationRates", (), UINT * 2, 0, 1),
     ("power", "PowerUsage", (), UINT * 1, 0, 1000.0),
@@ -22,7 +23,7 @@ VALUES = (
     ("clock", "ClockInfo", (UINT(1),), UINT * 1, 0, 1),  # of the SMs
     ("throttle", "CurrentClocksThrottleReasons", (), LONG * 1, 0, 1),
 )
-# the reasons; 1, idle, and 2, clocks that a user has set, slow nothing down
+# reasons why a GPU is slow; bits 1 (idle) and 2 (clocks that a user has set) are missing, as they slow nothing down
 THROTTLES = (
     *((0x4, "power cap"), (0x8, "hardware"), (0x10, "sync boost"), (0x20, "heat"), (0x40, "heat, hardware")),
     *((0x80, "power brake"), (0x100, "display")),
@@ -30,7 +31,7 @@ THROTTLES = (
 
 
 class Nvml:
-    """The library, opened once; `count` is 0 where it or its driver is not there."""
+    """Opens the library once. `count`: the number of GPUs, 0 if the library or its driver is missing."""
 
     def __init__(self) -> None:
         self.library, found = None, (UINT * 1)()  # type: Any, Any
@@ -40,12 +41,12 @@ class Nvml:
         self.count = min(MOST_GPUS, found[0]) if there else 0
 
     def call(self, name: str, *arguments: "Any") -> bool:
-        """Returns whether this library has the function, and it reports no error."""
+        """Calls a function of the library. Returns whether the library has it, and it succeeded."""
         function = getattr(self.library, name, None)
         return function is not None and function(*arguments) == 0
 
     def gpu(self, index: int) -> "dict[str, Any]":
-        """Returns the state of a GPU; "pids" of those that compute on it, None where that is not known."""
+        """Returns the state of a GPU. "pids": the processes that compute on it, None if not known."""
         device, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)
         there = self.call("nvmlDeviceGetHandleByIndex_v2", UINT(index), ctypes.byref(device))
         found: dict[str, Any] = {"index": index, "uuid": None, "pids": None}

@@ -1,8 +1,8 @@
-"""Knows the container runtimes of a node: how each lists, saves and loads images, and which of them has an image.
+"""Runs the container runtimes of a node: lists, saves and loads images, and finds the runtime that has an image.
 
-An image's id is the sha256 of its configuration in hexadecimal, the same in podman and docker, on every node and after
-`save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead: the two
-cannot be compared. Of a .sif or .sqsh file it is the file's own sha256."""
+An image's id is the sha256 of its configuration in hexadecimal. It is the same in podman and docker, on every node, and
+after `save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead; the
+two cannot be compared. The id of a .sif or .sqsh file is the sha256 of the file."""
 
 import os
 import shutil
@@ -17,8 +17,8 @@ from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.system import find as first_match
 
 SECONDS = 10.0
-SILENT = 126  # the status of a runtime that does not answer, or cannot be started
-# "id" prints an image's id and fails where it is missing, or nothing is known; "list" fails in the second case alone
+SILENT = 126  # the status of a runtime that does not respond, or cannot be started
+# "id" prints an image's id. It fails if the image is missing or the runtime does not work; "list" fails only then
 STORED = {
     "version": ("--version",),
     "id": ("image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", "{image}"),
@@ -27,31 +27,32 @@ STORED = {
     "load": ("load", "--input", "{file}"),
     "tag": ("tag", "{id}", "{image}"),
 }
-# name -> the argv of what it does, in the order in which a node's runtimes are looked for
+# name -> its operations and their arguments, in the order in which a node's runtimes are tried
 RUNTIMES: "dict[str, dict[str, tuple[str, ...]]]" = {
     "podman": STORED,
     "docker": STORED,
     "apptainer": {"version": ("--version",)},
     "enroot": {"version": ("version",)},
 }
-FILES = {".sif": "apptainer", ".sqsh": "enroot"}  # whose images are plain files
+FILES = {".sif": "apptainer", ".sqsh": "enroot"}  # runtimes whose images are plain files
 
 
 def file_runtime(image: str) -> "str | None":
-    """Returns the runtime whose image is that plain file; None for an image that a runtime stores."""
+    """Returns the runtime for an image that is a plain file, or None for an image that a runtime stores."""
     return FILES.get(os.path.splitext(image)[1])
 
 
 def argv(name: str, path: str, what: str, **values: str) -> "list[str]":
-    """Returns the argv of "version", "id", "list", "save", "load" or "tag" of a runtime. path: of its program. values:
-    of `image`, `file`, `id`."""
+    """Returns the argv of an operation `what` of a runtime: "version", "id", "list", "save", "load" or "tag". path: the
+    runtime's program. values: the texts for {image}, {file} and {id}."""
     return [path] + [values.get(part[1:-1], part) if part[:1] == "{" else part for part in RUNTIMES[name][what]]
 
 
 def output(
     command: "list[str]", seconds: float = SECONDS, env: "Mapping[str, str] | None" = None
 ) -> "tuple[int, str, str]":
-    """Returns (status, stdout, stderr) of a runtime. It is killed where it does not end in time: SILENT, and why."""
+    """Returns (status, stdout, stderr) of a runtime's command. If it does not end in time, it is killed. Then the
+    status is SILENT, and stderr the reason."""
     try:
         child = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -69,16 +70,16 @@ def output(
         status = child.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
         child.kill()
-        start_thread(child.wait)  # one that hangs in the kernel does not end yet
+        start_thread(child.wait)  # it may hang in the kernel and not end yet
         return SILENT, "", "no answer within %d s" % SECONDS
     for reader in readers:
-        reader.join(1.0)  # a child of its own may hold them open
+        reader.join(1.0)  # a child of the command may keep its output open
     return status, texts.get(child.stdout, ""), texts.get(child.stderr, "")
 
 
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns {"id": hex}, with "of": "manifest" where it is none of a configuration; {"id": None} where the runtime
-    does not have the image, or {"why": text} where that is not known."""
+    """Returns {"id": hex}, with "of": "manifest" if the id is that of a manifest. Returns {"id": None} if the runtime
+    does not have the image, or {"why": text} if that is not known."""
     if file_runtime(image):
         file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
         return {"id": file_digest(file) if os.path.exists(file) else None}
@@ -95,13 +96,13 @@ def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str 
 
 
 def to_install(image: str) -> str:
-    """Returns the hint where no runtime can have this image."""
+    """Returns the hint for a node without a runtime for this image."""
     return "install %s there" % file_runtime(image) if file_runtime(image) else "there: apt install podman crun"
 
 
 def find(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | None" = None) -> "dict[str, Any] | None":
-    """Returns {"runtime", "path", "image", "id": hex or None} of the first runtime here that has the image, else of the
-    first that could have it; None where there is no such runtime. Without "id" it is not known: see "why"."""
+    """Returns {"runtime", "path", "image", "id": hex or None} of the first runtime here that has the image, otherwise
+    of the first one that could have it. Returns None if there is none. If "id" is missing, it is unknown: see "why"."""
     only, first = file_runtime(image), None
     for name in RUNTIMES:
         path = shutil.which(name, path=env.get("PATH", os.defpath) if env else None)
@@ -114,7 +115,7 @@ def find(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | Non
 
 
 def require(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns what find() does. Raises Refused where there is no runtime for the image, or it does not answer."""
+    """Returns the same as find(). Raises Refused if there is no runtime for the image, or if it does not respond."""
     answer = find(image, env, workdir)
     if answer is None:
         raise Refused("no container runtime for image %s" % image, to_install(image))
@@ -122,7 +123,7 @@ def require(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | 
 
 
 def known(answer: "dict[str, Any]") -> "dict[str, Any]":
-    """Returns what find() found. Raises Refused where it is not known whether the runtime has the image."""
+    """Returns its argument, a result of find(). Raises Refused if it is unknown whether the runtime has the image."""
     if "id" not in answer:
         why = "%s does not answer: %s" % (answer["runtime"], answer["why"])
         raise Refused(why, "try it there: %s images" % answer["path"])

@@ -1,4 +1,4 @@
-"""The system, the hardware, limits and disks, read from /proc and /sys."""
+"""Reads facts about the system, the hardware, limits and disks, from /proc and /sys."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ def text(path: str) -> str:
 
 
 def find(pattern: str, string: str) -> "str | None":
-    """The first group of the first match in any line, None where there is none."""
+    """Returns the first group of the first match in any line, or None."""
     found = re.search(pattern, string, re.M)
     return found.group(1).strip() if found else None
 
@@ -58,7 +58,7 @@ def hardware() -> "dict[str, Any]":
             "swap_total": swap,
             "swap_used": swap - memory.get("SwapFree", 0),
         },
-        # what is plugged in, whether or not a driver knows it
+        # counted on the PCI bus, whether or not a driver knows them
         "pci_gpus": len(
             [
                 d
@@ -70,14 +70,14 @@ def hardware() -> "dict[str, Any]":
 
 
 def limits() -> "dict[str, Any]":
-    """The soft limits of this SSH session: what a run started through it inherits."""
+    """Returns the soft limits of this SSH session, which a run that it starts inherits."""
     limits = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
     soft = {name: resource.getrlimit(which)[0] for name, which in limits.items()}
     return {"limits": {name: "unlimited" if value == resource.RLIM_INFINITY else value for name, value in soft.items()}}
 
 
 def disk(name: str, path: str) -> "dict[str, Any]":
-    """Room at path, or at the nearest folder above it that exists."""
+    """Returns the free space at path, or at the nearest parent folder that exists."""
     path = os.path.abspath(os.path.expanduser(path))
     there = nearest_folder(path)
     stat = os.statvfs(there)
@@ -99,8 +99,7 @@ def disk(name: str, path: str) -> "dict[str, Any]":
 
 
 def own_disk() -> "dict[str, Any]":
-    """Returns the disk of ~/.fleet, where that is another one than the home's, and whether runs can have folders
-    there."""
+    """Returns the disk of ~/.fleet if it is not the home's, and what prevents folders of runs there."""
     home, own = os.path.expanduser("~"), below_home()
     apart = os.path.isdir(own) and os.stat(own).st_dev != os.stat(home).st_dev
     return dict(disk("fleet", own) if apart else {}, no_runs=no_room_for(runs_root()))

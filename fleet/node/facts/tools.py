@@ -1,4 +1,4 @@
-"""Finds what the environment has after `activate`: interpreter, packages, compilers; NVIDIA's driver."""
+"""Finds the interpreter, packages and compilers in the environment after `activate`, and NVIDIA's driver."""
 
 import glob
 import hashlib
@@ -18,14 +18,14 @@ from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
-# options that print the version: gcc before 7 has only -dumpversion, for which later ones print only the first number
+# options that print the version: gcc before 7 has only -dumpversion; later ones print only the first number for that
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
 INSIDE_SECONDS = 60
 NOT_STARTED = (125, 126, 127)  # exit codes of a runtime's client
-# whatever becomes of the client, no program of ours stays in a container
+# a program in a container ends by itself, even if the client is killed
 ENDS = "import faulthandler; faulthandler.dump_traceback_later(%d, exit=True)\n" % INSIDE_SECONDS
 WHICH = "import shutil, sys; print(shutil.which(sys.argv[1]) or '')"
 NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
@@ -41,8 +41,7 @@ def driver() -> "dict[str, Any]":
 
 
 def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
-    """Returns the version of each tool, None for a tool that is missing. A tool that is there and prints no version is
-    left out."""
+    """Returns the version of each tool, None for a missing tool. A tool that prints no version is omitted."""
     return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
 
 
@@ -57,7 +56,7 @@ class Tools:
         self.found: dict[str, Any] | None = None
 
     def container(self) -> "dict[str, Any] | None":
-        """Returns the runtime of the spec's image, and whether it has it: see runtimes.find(). None without one."""
+        """Returns the runtime for the spec's image, see runtimes.find(), or None if the spec has no image."""
         self.activated.wait()
         image = self.spec.get("container")
         with self.lock:
@@ -67,12 +66,12 @@ class Tools:
         return self.found
 
     def lacks_image(self) -> bool:
-        """Is true where nothing is known of what is in the container."""
+        """Returns whether the image is missing or unknown, so that nothing can run in the container."""
         found = self.container()
         return found is not None and not found.get("id")
 
     def run(self, argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "tuple[int, str, str]":
-        """Returns what run() does of [an interpreter, "-c", ...]: in the container, if there is one."""
+        """Does the same as ask.run() for [an interpreter, "-c", ...], in the container if there is one."""
         found = self.container()
         if found is None:
             return run(argv, env, cwd)
@@ -92,7 +91,7 @@ class Tools:
         return status, out, err
 
     def executable(self, name: str) -> "str | None":
-        """Returns the path of a program, where training finds it."""
+        """Returns the path at which the training command finds a program."""
         path, env = self.environment()
         if self.container() is None:
             return self.tool(name, env=env)
@@ -108,9 +107,9 @@ class Tools:
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
 
     def inherited(self) -> "dict[str, Any]":
-        """Returns a digest of each variable that torch, NCCL, CUDA, Python, the linker or a proxy client reads: values
-        may be secret. Those in the spec's own `env` are left out. "visible": the number of GPUs that
-        CUDA_VISIBLE_DEVICES names, None if it is not set."""
+        """Returns a digest of each variable that torch, NCCL, CUDA, Python, the linker or a proxy client reads, as
+        values may be secret. Variables in the spec's `env` are omitted. "visible": the number of GPUs in
+        CUDA_VISIBLE_DEVICES, None if it is not set."""
         env = self.environment()[1]
         ours = self.spec.get("env") or {}
         digests = {
@@ -119,12 +118,12 @@ class Tools:
             if READ.match(name) and name not in ours
         }
         named = env.get("CUDA_VISIBLE_DEVICES")
-        none = ("", "-1")  # CUDA reads no further than such a one
+        none = ("", "-1")  # CUDA stops reading at such an item
         visible = None if named is None else len([*takewhile(lambda each: each.strip() not in none, named.split(","))])
         return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
-        """Returns the first path of which all $NAMEs are set. None if that is no file, or if there is no such path."""
+        """Returns the first path whose $NAMEs are all set. Returns None if that is no file, or if there is none."""
         self.activated.wait()
         for place in places:
             path = re.sub(r"\$(\w+)", lambda name: self.env.get(name.group(1), "\0"), place)
@@ -139,11 +138,11 @@ class Tools:
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
     def activate(self) -> "dict[str, str | None]":
-        """Runs the inventory's `activate` line and takes over its environment. Returns what went wrong, or None."""
+        """Runs the inventory's `activate` line and adopts its environment. Returns {"activate": error or None}."""
         line = self.spec.get("activate")
         problem = None
         if line:
-            # what the line itself prints comes before the first NUL
+            # the line's own output comes before the first NUL
             script = activating(line, "status=$?; printf '\\0'; env -0; exit $status")
             arguments = [self.spec.get("python") or "", self.spec.get("workdir") or "~"]
             status, out, err = run(["bash", "-c", script, "bash"] + arguments, self.env)
@@ -161,7 +160,7 @@ class Tools:
         return "%s: no such program" % wanted if wanted else "no python3 and no python on the PATH"
 
     def interpreter(self) -> "tuple[str, dict[str, str]]":
-        """Returns what environment() returns. Raises Refused if there is no interpreter."""
+        """Returns the same as environment(). Raises Refused if there is no interpreter."""
         path, env = self.environment()
         if not path:
             raise Refused(self.missing(), "correct 'python' (or 'activate') of this host in the inventory")
@@ -183,8 +182,8 @@ class Tools:
         return {"imports": imports(path, env, modules, self.run) if path and not self.lacks_image() else {}}
 
     def module(self, name: str, workdir: str) -> "str | None":
-        """Returns the file that `python -m name` would run in `workdir`, or the archive with it; None without
-        one."""
+        """Returns the file that `python -m name` would run in `workdir`, or the archive that holds it, or
+        None."""
         path, env = self.environment()
         try:  # in `workdir`, because PYTHONPATH may be relative
             out = self.run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
@@ -196,7 +195,7 @@ class Tools:
         self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
     ) -> "dict[str, str | None]":
         """Returns {"path", "version"} of a tool, {} if it is missing. version: None if no line of its output
-        fits `pattern`."""
+        matches `pattern`."""
         path = self.tool(name, *places, env=env)
         try:
             return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
@@ -204,13 +203,13 @@ class Tools:
             return {"path": path, "version": None}
 
     def compiler(self, env: "dict[str, str]", name: str, variable: str) -> "dict[str, str | None]":
-        """Returns the compiler that torch would use: that of the variable `variable`, if it is set, else `name`. The
-        version of clang is None, because it is none of gcc."""
+        """Returns the compiler that torch would use: that of the variable `variable` if it is set, otherwise `name`.
+        clang's version is None, as it cannot be compared with gcc's."""
         found = self.program(env, (env.get(variable, "").split() or [name])[0], *GCC)
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
-        """Returns the one that torch would build with: of CUDA_HOME or CUDA_PATH, else on the PATH, else the usual."""
+        """Returns the nvcc that torch would use: in CUDA_HOME or CUDA_PATH, else on the PATH, else in /usr/local."""
         home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
         first = dict(env, PATH="%s/bin:%s" % (home, env.get("PATH", os.defpath))) if home else env
         return self.program(first, "nvcc", ["--version"], r"release (\d+(?:\.\d+)*)", "/usr/local/cuda/bin")

@@ -1,1 +1,2 @@
-"""The rule by which a run's ranks, nodes and attempts end: pure, driven by a head or by the first container."""
+"""Has the rule that decides how a run's ranks, nodes and attempts end. A head or the first container drives it; it has
+no side effects."""

@@ -1,4 +1,4 @@
-"""The gang rule of `--nnodes MIN:MAX`: a node that goes is no reason to stop while enough are left."""
+"""Implements the gang rule of `--nnodes MIN:MAX`: losing a node does not stop the run while enough are left."""
 
 from typing import NamedTuple
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from fleet.node.gang.gang import Parts
 
 SETTLE_SECONDS = 4.0
-HANG_SECONDS = 8.0  # in which ranks notice by themselves that another one is gone, where they can
+HANG_SECONDS = 8.0  # so long ranks may take to notice by themselves that another one is gone
 
 
 class Turn(NamedTuple):
-    """Describes what an elastic run does now. went: hosts that it continues without. renew: hosts whose ranks are
-    ended, as they wait for one that went. over: all that are there are done. end: why all nodes stop."""
+    """Describes the next actions of an elastic run. went: hosts that were just lost; the run goes on without them.
+    renew: hosts whose ranks must be ended, as they wait for a lost rank. over: all remaining ranks are done. end: why
+    all nodes must stop."""
 
     went: "list[str]"
     renew: "list[str]"
@@ -26,21 +27,21 @@ class Turn(NamedTuple):
 
 
 class ElasticGang(Gang):
-    """least: nodes that must be left. away: hosts that went, and are not back. The first node is where ranks meet:
-    nothing goes on without it."""
+    """Applies the rule. least: the number of nodes that must be left. away: hosts that were lost and are not back. The
+    run cannot go on without the first node, as ranks meet there."""
 
     def __init__(self, nodes: "Parts", least: int) -> None:
         Gang.__init__(self, nodes)
         self.least = least
-        self._since: dict[str, float] = {}  # host that is away -> since when that is known, NEVER: it is waited for
+        self._since: dict[str, float] = {}  # host that is away -> when that became known; NEVER: it is dealt with
 
     def look(self, now: float) -> Turn:
-        """Several times a second. now: of a monotonic clock."""
+        """Returns the next actions. Is called several times a second. now: of a monotonic clock."""
         went = [host for host in self.away if host not in self._since]
         renew: list[str] = []
         self._since = {host: self._since.get(host, now) for host in self.away}
         for host, since in self._since.items():
-            if host in self.absent:  # no node waits for one that never was
+            if host in self.absent:  # no rank waits for a node that was never there
                 self._since[host] = NEVER
             elif now - since > HANG_SECONDS:
                 self._since[host] = NEVER
@@ -51,7 +52,7 @@ class ElasticGang(Gang):
         return Turn(went, renew, self.at_an_end and end is None, end)
 
     def rank_ended(self, end: RankEnd) -> "run.Verdict | None":
-        self.nodes[end.host].done = (  # after a failure the engine starts all of them again, if it can
+        self.nodes[end.host].done = (  # after a failure the engine starts all its ranks again, if it can
             frozenset() if end.failed or end.signalled else self.nodes[end.host].done | {end.local_rank}
         )
         return Gang.rank_ended(self, end)
@@ -62,13 +63,13 @@ class ElasticGang(Gang):
 
     @property
     def able(self) -> "list[str]":
-        # hosts whose engines may start ranks: torchrun's agents never meet again once theirs have all ended with 0
+        # hosts whose engines may start ranks: a torchrun agent whose ranks all ended with 0 joins no more rendezvous
         return [host for host, node in self._there.items() if len(node.done) < len(node.ranks)]
 
     @property
     def at_an_end(self) -> bool:
-        # No rank lives, and none will: too few engines may start any. Every node has reported so some seconds
-        # after the last rank ended, for those that have met do not begin at the same moment.
+        # No rank is alive, and none will be: too few engines may start ranks. Every node must report that, some
+        # seconds after the last rank ended, as nodes start their ranks at slightly different times.
         there = self._there.values()
         ends = [node.clock.here(end.time) for node in self.nodes.values() for end in node.ends.values()]
         return (
@@ -80,7 +81,7 @@ class ElasticGang(Gang):
         )
 
     def dead_end(self) -> "run.Verdict | None":
-        # why ranks that failed, or were ended to meet others, can never go on; None: there are none, all is done
+        # why failed or renewed ranks can never go on; None: there are no such ranks, and the run is done
         if not any(self.nodes[host].ends for host in self.able):
             return None
         for it in Gang.rank_failures(self, lambda end: False):
@@ -88,7 +89,7 @@ class ElasticGang(Gang):
         return self.too_few("no rank lives", next(iter(self.away), None))
 
     def too_few(self, why: str, host: "str | None", code: int = EXIT_HOST_FAILED) -> "run.Verdict":
-        # a reason to stop all nodes. host: that failed, or is away
+        # returns a reason to stop all nodes. host: the one that failed, or is away
         lost = host is not None and self.nodes[host].lost is not None
         able, least = len(self.able), self.least
         self.needed = "; %d of %d nodes can start ranks again, --nnodes asks for %d" % (able, len(self.nodes), least)
@@ -97,8 +98,8 @@ class ElasticGang(Gang):
     def node_status(self, host: str, status: "run.RunState") -> "run.Verdict | None":
         reason = Gang.node_status(self, host, status)
         node = self.nodes[host]
-        for_good = node.state == "exited" and not status.get("signal")  # an agent that gives up closes the rendezvous
-        if reason is None or for_good or status.get("end") is not None:  # another head had it stopped
+        for_good = node.state == "exited" and not status.get("signal")  # an agent that fails closes the rendezvous
+        if reason is None or for_good or status.get("end") is not None:  # another head stopped it
             return reason
         return self._without(host, reason)
 
@@ -119,14 +120,14 @@ class ElasticGang(Gang):
         return reason if self.needed else None
 
     def _waits_for(self, gone: str) -> "list[str]":
-        """Returns the hosts whose ranks have not noticed that a node went: none of them has ended since."""
+        """Returns the hosts whose ranks have not noticed the loss of a node: none of their ranks has ended since."""
         since = (self.nodes[gone].lost or self.nodes[gone].began) - 2.0
         there = [it for it in self.nodes.values() if it.host not in self.away and not it.ended]
         return [it.host for it in there if all(it.clock.here(end.time) <= since for end in it.ends.values())]
 
     def back(self, host: str, part: "tuple[int, Sequence[int]] | None" = None) -> None:
-        """It takes part again, as if it had just been started. part: its node rank and ranks, where they are others, or
-        it is new."""
+        """Adds a host again, as if it had just been started. part: its node rank and ranks, if they have changed or the
+        host is new."""
         self.away.discard(host)
         self.absent.discard(host)
         self.nodes[host] = NodeState(host, *(part or (self.nodes[host].node_rank, self.nodes[host].ranks)))
@@ -135,12 +136,12 @@ class ElasticGang(Gang):
         return Gang.rank_failures(self, collateral) if self.stopped_at is not None else []
 
     def node_failures(self) -> "list[Failure]":
-        # it went on without those that are away, but for the one that it ended for
+        # hosts that are away did not end the run, except the one that its end names
         away = self.away - {self.end["host"] if self.end is not None else None}
         return [failure for failure in Gang.node_failures(self) if failure.host not in away]
 
     def last_attempts(self) -> "list[RankEnd]":
-        # each rank's last end, where its engine did not bring it about: each agent counts its own restarts
+        # the last end of each rank, unless its engine caused it; attempts cannot be compared between agents
         there = [node for host, node in self.nodes.items() if host not in self.away]
         ends = [end for node in there for end in node.ends.values() if not node.started_since(end.time)]
         last = list({(end.host, end.local_rank): end for end in sorted(ends, key=lambda end: end.time)}.values())
@@ -148,5 +149,5 @@ class ElasticGang(Gang):
 
 
 def gang_of(nodes: "Parts", least: int) -> Gang:
-    """Returns the rule for a run. least: of an elastic one, nodes that must be left, else 0."""
+    """Returns the rule for a run. least: for an elastic run, the number of nodes that must be left; otherwise 0."""
     return ElasticGang(nodes, least) if least else Gang(nodes)

@@ -1,5 +1,5 @@
-"""How ranks, nodes and runs end, as values. Times are seconds since the epoch, by the clock of a node or of who leads
-the run."""
+"""Has values that describe how ranks, nodes and runs end. Times are seconds since the epoch, by the clock of a node or
+of the run's leader."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from fleet.node.base.clock import Clock as Time
 from fleet.node.base.types import Any, Iterable, Sequence, run
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_TIMEOUT
 
-CLOCK_SECONDS = 600.0  # for which a message shows the offset of a node's clock
-TAIL_BYTES = 4096  # of a text in a verdict
+CLOCK_SECONDS = 600.0  # so long a message counts for the offset of a node's clock
+TAIL_BYTES = 4096  # the longest text in a verdict
 SIGTERM = 15
 INTERRUPTED = "interrupted"
-BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # else "failure"
-BY_HAND = ("interrupt", "stop", "queue")  # the ends that are no failure
-# why a node ended its part by itself -> the exit code; see node/base/run_folder.py
+BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # what -> by; else "failure"
+BY_HAND = ("interrupt", "stop", "queue")  # values of "by" that are no failure
+# causes for which a node ends its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
     "lease": EXIT_TIMEOUT,
     "frozen": EXIT_CONNECT,
@@ -26,7 +26,7 @@ OWN_CAUSES = {
 
 
 def ranks_text(ranks: "Iterable[int]") -> str:
-    """Returns "rank 3", "ranks 0-2,5"."""
+    """Returns a text such as "rank 3" or "ranks 0-2,5"."""
     known = set(ranks)
     firsts = sorted(it for it in known if it - 1 not in known)
     lasts = sorted(it for it in known if it + 1 not in known)
@@ -35,10 +35,10 @@ def ranks_text(ranks: "Iterable[int]") -> str:
 
 
 class Clock:
-    """A node's clock against the leader's: the smallest (received - sent) of the messages of late, latency included. In
-    the days of a run two clocks drift apart by seconds.
+    """Estimates the offset between a node's clock and the leader's: the smallest (received - sent) of recent messages.
+    It includes the latency. Only recent messages count, as two clocks drift apart by seconds during a run of days.
 
-    fastest: (received, received - sent) of those that no later one was faster than.
+    fastest: (received, received - sent) of each message without a faster one after it.
     """
 
     def __init__(self) -> None:
@@ -50,15 +50,15 @@ class Clock:
         self.fastest = [*kept, (received, delay)]
 
     def here(self, time: float) -> float:
-        """Returns a time of the node's by the leader's clock."""
+        """Converts a time of the node to the leader's clock."""
         return time + (self.fastest[0][1] if self.fastest else 0.0)
 
 
 class RankEnd(NamedTuple):
-    """How a rank ended. status: exit code or None; signal: its number or None; time: on the node's clock. begins:
-    bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after a head, this one or
-    another, had the run stopped; signalled: after its engine had it end. until: bytes in its stderr's log when SIGTERM
-    came; None: it did not. What it wrote later is an answer, and no cause."""
+    """Describes how a rank ended. status: exit code or None. signal: its number or None. time: on the node's clock.
+    begins: bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after any head had
+    stopped the run. signalled: it ended after its engine had sent it a signal. until: bytes in its stderr's log when
+    SIGTERM came; None: none came. Output after that is a consequence, not a cause."""
 
     host: str
     node_rank: int
@@ -75,7 +75,7 @@ class RankEnd(NamedTuple):
 
     @classmethod
     def of(cls, host: str, node_rank: int, message: "run.RankEnded") -> "RankEnd":
-        """Returns it as a node reports it."""
+        """Returns the RankEnd of a node's report."""
         return cls(
             host,
             node_rank,
@@ -108,7 +108,7 @@ class RankEnd(NamedTuple):
 def run_end(
     by: str, message: str, code: int, host: "str | None" = None, who: str = "", clock: Time = CLOCK
 ) -> "run.Verdict":
-    """Returns why a run is stopped, until it is decided how it ended. by: see Verdict."""
+    """Returns the preliminary verdict of a run that is being stopped. by: see Verdict."""
     return {
         "by": by,  # type: ignore[typeddict-item]
         "host": host,
@@ -123,13 +123,14 @@ def run_end(
 
 
 def stopped_by(who: str) -> "run.Verdict":
-    """Returns the end by 'fleet stop'. who: USER@HEAD."""
+    """Returns the verdict for a run that 'fleet stop' ends. who: USER@HEAD."""
     return run_end("stop", "stopped by " + who, EXIT_INTERRUPTED, who=who)
 
 
 class Failure(NamedTuple):
-    """The first thing that went wrong. rank None: the engine itself, or the node. what: "rank", "vanished", "engine",
-    "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES. tail: last lines."""
+    """Describes a failure. rank: None if the engine or the node failed. what: "rank", "vanished" (no end of the rank is
+    known), "engine", "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES.
+    tail: the rank's last lines."""
 
     host: str
     node_rank: int
@@ -144,7 +145,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, end: RankEnd, time: float) -> "Failure":
-        """Returns that of a rank."""
+        """Returns the failure of a rank. time: of its end, on the leader's clock."""
         return cls(end.host, end.node_rank, end.exit_code, time, end.rank, end.local_rank, end.signal)
 
     @property
@@ -152,7 +153,7 @@ class Failure(NamedTuple):
         return self.why["kind"] if self.why is not None else None
 
     def reason(self, message: str) -> "run.Verdict":
-        """Returns the verdict of a run that ends because of it."""
+        """Returns the verdict of a run that ends because of this failure."""
         by = "failure" if self.kind == "ended" else BY.get(self.what, "failure")
         why = self.why and dict(self.why, message=self.why["message"][:TAIL_BYTES])
         first = dict(self._asdict(), why=why, tail=self.tail[-TAIL_BYTES:])
@@ -161,10 +162,10 @@ class Failure(NamedTuple):
 
 
 class NodeState:
-    """Holds what is known of one node. ranks: those that it was to run. ends: how they ended, by rank and attempt.
-    status: its supervisor's last report. lost: when its last message came (leader's clock), once it was given up, and
-    `why`. ended: all of its output is here, or never will be. In an elastic run, up: how many ranks lived there, and
-    when, on its clock; done: local ranks of which the last that ended did so with 0, by itself."""
+    """Holds the facts about one node. ranks: those that it was to run. ends: how they ended, by rank and attempt.
+    status: its supervisor's last report. lost: when its last message came (leader's clock), if it was given up; why:
+    the reason for that. ended: all its output is here, or never will be. In an elastic run, up: the number of live
+    ranks there, and the time of that count on its clock; done: local ranks whose last end was with 0, by themselves."""
 
     def __init__(self, host: str, node_rank: int, ranks: "Sequence[int]" = ()) -> None:
         self.host, self.node_rank, self.ranks = host, node_rank, ranks
@@ -183,39 +184,39 @@ class NodeState:
 
     @property
     def cause(self) -> "str | None":
-        """Why this node ended its part, where it did so by itself."""
+        """Returns why this node ended its part by itself, or None if it did not."""
         cause = self.status.get("cause")
         return cause if cause in OWN_CAUSES else None
 
     @property
     def began(self) -> float:
-        """When this node began to end its part, on the leader's clock; 0 where it has not reported it."""
+        """Returns when this node began to end its part, on the leader's clock, or about 0 if it has not reported it."""
         return self.clock.here(self.status.get("began") or self.status.get("time", 0.0))
 
     @property
     def engine_code(self) -> int:
-        """Returns what the engine's process came to: 128+n for a signal; 0 also while unknown."""
+        """Returns the exit code of the engine's process: 128+n for a signal; 0 also while it is unknown."""
         signal = self.status.get("signal")
         return 128 + signal if signal else self.status.get("engine_status") or 0
 
     @property
     def unaccounted(self) -> "list[int]":
-        """Ranks that were to run and of which no end is known."""
+        """Returns the ranks that were to run and whose end is not known."""
         known = {rank for rank, _ in self.ends}
         return [rank for rank in self.ranks if rank not in known]
 
     def started_since(self, time: float) -> bool:
-        """Returns whether its elastic engine has started all ranks again, after one that ended then, on its clock."""
+        """Returns whether the elastic engine has started all ranks again since `time`, on the node's clock."""
         up, when = self.up
         return 0 < len(self.ranks) <= (up or 0) and when > time
 
-    # -- as what it ended the run ---------------------------------------------------------------------------
+    # -- the failure by which it ended the run --------------------------------------------------------------
     def of_engine(self) -> Failure:
         signal = self.status.get("signal")
         return Failure(self.host, self.node_rank, self.engine_code, self.began, signal=signal, what="engine")
 
     def of_node(self) -> Failure:
-        """Returns that it ended its part."""
+        """Returns the failure of a node that ended its part by itself."""
         reason, code = self.status.get("reason"), OWN_CAUSES.get(self.cause or "", EXIT_HOST_FAILED)
         why: run.Why | None = {"kind": self.cause or "ended", "message": reason, "hint": None} if reason else None
         return Failure(self.host, self.node_rank, code, self.began, what=self.cause or "node", why=why)

@@ -1,7 +1,8 @@
-"""The gang rule: the messages from the nodes of an attempt -> whether all must stop, and which failure came first.
+"""Implements the gang rule: decides from the messages of an attempt's nodes whether all must stop, and which failure
+came first.
 
-Times of nodes are put on the leader's clock by `Clock`, so that "first" means the same on all of them. Of an elastic
-run (`--nnodes MIN:MAX`, least > 0) the rule is another one, see elastic.py.
+`Clock` converts times of nodes to the leader's clock, so that they can be compared. An elastic run (`--nnodes MIN:MAX`,
+least > 0) has another rule, see elastic.py.
 """
 
 from fleet.node.base.types import TYPE_CHECKING, Callable, Mapping, Sequence, run
@@ -10,40 +11,40 @@ from fleet.node.gang.ends import BY_HAND, SIGTERM, Failure, NodeState, RankEnd
 if TYPE_CHECKING:
     Parts = Mapping[str, tuple[int, Sequence[int]]]
 
-TIE_SECONDS = 0.1  # what clocks corrected over one connection cannot distinguish
-LATE_SECONDS = 0.5  # by which a busy supervisor notices what ended its engine
+TIE_SECONDS = 0.1  # the precision of converted times
+LATE_SECONDS = 0.5  # so long a busy supervisor may take to notice the end of its engine
 NEVER = float("inf")
 
 
 class Gang:
-    """Collects, and answers two questions: must all nodes stop now (`last_received`), and what failed first
-    (`first`). nodes: host -> (node rank, its ranks)."""
+    """Collects messages, and decides two things: whether all nodes must stop now (`heard`, `node_lost`), and what
+    failed first (`first`). nodes: host -> (node rank, its ranks)."""
 
-    least = 0  # of an elastic run: nodes that must be left
+    least = 0  # in an elastic run: the number of nodes that must be left
 
     def __init__(self, nodes: "Parts") -> None:
         self.nodes = {host: NodeState(host, *part) for host, part in nodes.items()}
-        self.away: set[str] = set()  # nodes that the run goes on without
-        self.absent: set[str] = set()  # of those, who has not been there yet
-        self.unknown: set[str] = set()  # nodes that have not answered, which is no reason to end anything
-        self.link_is_whole = False  # the leader's own, though all nodes be lost: other hosts answer
-        self.needed = ""  # why it does not go on without one
+        self.away: set[str] = set()  # lost nodes without which the run goes on
+        self.absent: set[str] = set()  # nodes in `away` that have never been there
+        self.unknown: set[str] = set()  # nodes that have not responded, which does not end a run
+        self.link_is_whole = False  # the leader's link works, even if all nodes are lost: other hosts respond
+        self.needed = ""  # why the run cannot go on without a lost node
         self.stopped_at: float | None = None
-        self.end: run.Verdict | None = None  # who had all stopped, and why
-        self.verdict: run.Verdict | None = None  # how the run ended, where that is decided
+        self.end: run.Verdict | None = None  # who stopped all nodes, and why
+        self.verdict: run.Verdict | None = None  # how the run ended, once that is decided
         self.stall: Failure | None = None
-        self.ways: run.Why | None = None  # what keeps nodes from each other, where ranks timed out
-        # the collective that ranks wait in, where that is known: why, the remedy, the ranks that did not come
+        self.ways: run.Why | None = None  # why nodes do not reach each other, found after ranks timed out
+        # the collective in which ranks wait, if that is known: why, the remedy, the ranks that are missing from it
         self.collective: tuple[str, str, list[int]] | None = None
-        self.at: dict[int, str] = {}  # where ranks were when others timed out
-        self._stop_began = NEVER  # as first() finds it
+        self.at: dict[int, str] = {}  # rank -> where it was when others timed out
+        self._stop_began = NEVER  # set by first()
 
     @property
     def by_hand(self) -> bool:
         return self.end is not None and self.end["by"] in BY_HAND
 
     def stop(self, end: "run.Verdict", now: float) -> bool:
-        """Notes that all nodes are to stop; returns False when they were already."""
+        """Records that all nodes must stop. Returns False if that was recorded before."""
         if self.stopped_at is not None:
             return False
         self.stopped_at, self.end = now, end
@@ -51,7 +52,7 @@ class Gang:
 
     # -- messages of nodes ----------------------------------------------------------------------------------
     def heard(self, host: str, message: "run.News", now: float) -> "run.Verdict | None":
-        """Takes a message of a node in; returns a reason to stop all nodes, or None."""
+        """Handles a message of a node. Returns a reason to stop all nodes, or None."""
         node = self.nodes[host]
         if "sent" in message:
             node.clock.heard(message["sent"], now)  # type: ignore[typeddict-item]
@@ -69,7 +70,7 @@ class Gang:
         return None
 
     def rank_ended(self, end: RankEnd) -> "run.Verdict | None":
-        """Returns a reason to stop all nodes, or None. An engine that restarts ranks decides for itself."""
+        """Records a rank's end. Returns a reason to stop all nodes, or None. In an elastic run the engine decides."""
         self.nodes[end.host].ends[(end.rank, end.attempt)] = end
         if end.failed and not end.asked and not self.least and self.stopped_at is None:
             when = self.nodes[end.host].clock.here(end.time)
@@ -81,7 +82,7 @@ class Gang:
         node.status = status
         end = status.get("end")
         if end is not None and (self.end is None or end["by"] in BY_HAND and not self.by_hand):
-            self.end = end  # a rank's end may have been received before, it is the answer
+            self.end = end  # it replaces an earlier end: that of a rank may be a consequence of this one
             return end
         if self.stopped_at is not None:
             return None
@@ -92,34 +93,35 @@ class Gang:
         return None
 
     def node_lost(self, host: str, last_received: float, why: "run.Why | None" = None) -> "run.Verdict | None":
-        """why: a node is given up; last_received: the time of its last message, on the leader's clock."""
+        """Records that a node is given up, and returns a reason to stop all nodes. last_received: the time of its last
+        message, on the leader's clock."""
         node = self.nodes[host]
         node.lost, node.why = last_received, why
         return node.of_lost().reason("%s was lost" % host + (": " + why["message"] if why else ""))
 
     # -- what failed first ----------------------------------------------------------------------------------
     def first(self, collateral: "Callable[[RankEnd], bool]" = lambda end: False) -> "Failure | None":
-        """Returns the earliest failure over all nodes that was not the answer to a stop; None when all went well.
+        """Returns the earliest failure of all nodes that was no consequence of a stop, or None if all went well.
 
-        collateral: whether the output of a failed rank only reports another one's death.
+        collateral: returns whether a rank failed only as a consequence of another failure.
         """
         if self.stall is not None:
             return self.stall
-        others = [node.began for node in self.nodes.values() if node.status.get("end")]  # where another head stopped it
+        others = [node.began for node in self.nodes.values() if node.status.get("end")]  # another head stopped it
         self._stop_began = min([*others, *([self.stopped_at] if self.stopped_at is not None else [])], default=NEVER)
         given = self.end["first"] if self.end is not None else None
         found = [*self.rank_failures(collateral), *self.node_failures()]
         return min(found, key=lambda f: f.time, default=given and self.named(given))
 
     def named(self, first: "run.First") -> Failure:
-        """Returns the failure that a verdict has: of a head that may call its hosts otherwise."""
+        """Returns the failure in a verdict. The host is found by its node rank, as another head may use other names."""
         host = min(self.nodes, key=lambda host: self.nodes[host].node_rank != first["node_rank"])
         known = {name: value for name, value in first.items() if name in Failure._fields}
         return Failure(**dict(known, host=host))  # type: ignore[arg-type]
 
     @property
     def all_well(self) -> bool:
-        """Returns whether every rank of every node has ended, with 0, and none is ever started again."""
+        """Returns whether every rank of every node has ended with 0, and none will be started again."""
         ends = (end for node in self.nodes.values() for end in node.ends.values())
         return (
             not self.least
@@ -129,18 +131,19 @@ class Gang:
         )
 
     def _gave_up(self, node: NodeState) -> bool:
-        """Returns whether a node ended its part without a cause on record, and without a stop."""
+        """Returns whether a node ended its part without a recorded cause, before any stop."""
         why = node.cause or node.status.get("end")
         return node.state in ("stopped", "lost") and not why and self._before_stop(node.began)
 
     def _own_cause(self, node: NodeState) -> "str | None":
-        """The node's own, unless it is an answer to the leader: on a full disk a stop comes as a signal, too."""
+        """Returns the node's cause, unless it is a consequence of the leader's stop (on a full disk a stop is a signal,
+        too)."""
         return node.cause if node.cause == "supervisor" or self._before_stop(node.began) else None
 
     def _explained(self, end: RankEnd, when: float, cause: "str | None") -> bool:
-        """Returns whether a rank's end answers that of its node or engine, and is not its cause. cause: the node's."""
+        """Returns whether a rank's end is a consequence of the end of its node or engine. cause: the node's cause."""
         node = self.nodes[end.host]
-        if cause is not None:  # what a supervisor's death does to its engine may come before it is noticed
+        if cause is not None:  # a supervisor's death may end ranks before it is noticed
             return when >= node.began - TIE_SECONDS or cause == "supervisor" and end.signal == SIGTERM
         if node.state != "exited" or end.signal is None:
             return False
@@ -151,12 +154,12 @@ class Gang:
         return LATE_SECONDS if node.status.get("signal") else 0.0
 
     def _before_stop(self, when: float) -> bool:
-        # Corrected times are never early (Clock), and never later than the message that carried them: what
-        # caused the stop lies before it, what the stop caused lies after it.
+        # Converted times are never too early (Clock), and never later than their message was received. So a cause
+        # of the stop comes before the stop, and a consequence comes after it.
         return when <= self._stop_began
 
     def rank_failures(self, collateral: "Callable[[RankEnd], bool]") -> "list[Failure]":
-        """At most one: that of the rank that failed first."""
+        """Returns the failure of the rank that failed first, as a list of at most one."""
         ends = [(self.nodes[e.host].clock.here(e.time), e) for e in self.last_attempts() if e.failed]
         own = {host: self._own_cause(node) for host, node in self.nodes.items()}
         ends = [(when, end) for when, end in ends if self._before_stop(when)]
@@ -164,7 +167,7 @@ class Gang:
         if not ends:
             return []
         earliest = min(when for when, _ in ends)
-        # an engine passes a failure on to the rank's neighbours as SIGTERM: never the cause within a tie
+        # after a failure an engine sends SIGTERM to its other ranks: in a tie, SIGTERM is never the cause
         tied = [(when, end) for when, end in ends if when <= earliest + TIE_SECONDS]
         _, end = min(tied, key=lambda it: (it[1].signal == SIGTERM, collateral(it[1]), it[0], it[1].rank))
         return [Failure.of(end, earliest)]
@@ -177,7 +180,7 @@ class Gang:
         for node in self.nodes.values():
             if node.state == "exited" and node.engine_code and self._before_stop(node.began - self._late(node)):
                 found.append(node.of_engine())
-            elif self._own_cause(node) is not None or self._gave_up(node):  # also of one that was lost while it ended
+            elif self._own_cause(node) is not None or self._gave_up(node):  # also if it was lost while it ended
                 found.append(node.of_node())
             elif node.lost is not None:
                 found.append(node.of_lost())

@@ -3,25 +3,27 @@
 from fleet.node.base.types import Mapping, Sequence
 from fleet.node.gang.gang import NEVER
 
-EARLY_SECONDS = 60.0  # that ranks may go on after another one has ended well, without a report
-QUIET_SECONDS = 300.0  # that a whole run which has spoken may be silent without a report
-MUTE_SECONDS = 900.0  # that it may be from its start on: imports, a compilation
-GAP_SECONDS = 3.0  # between two looks: this machine itself slept, and has not read yet what ranks wrote meanwhile
+EARLY_SECONDS = 60.0  # a report follows if ranks go on for so long after another one has ended well
+QUIET_SECONDS = 300.0  # a report follows if no rank writes for so long
+MUTE_SECONDS = 900.0  # the same before the first output, for imports and compilation
+GAP_SECONDS = 3.0  # after a longer gap between two calls, this machine was asleep, and output may not be read yet
 
 
 class Silence:
-    """A node that is silent for `patience` seconds is lost. All at once, be they but one, and none that refuses us, are
-    this machine's own link, or its sleep: they are waited for as long as they go on without a head, which is `lease`
-    seconds, None for ever."""
+    """Decides which silent nodes are lost. A node that is silent for `patience` seconds is lost. If all nodes are
+    silent, even if there is only one, and none refuses a connection, the fault is this machine's link, or its sleep.
+    Then they are lost only after `lease` seconds, for which they go on without a head (None: for ever).
+
+    alone: all nodes are silent now, for longer than `patience`."""
 
     def __init__(self, patience: float, lease: "float | None") -> None:
         self.patience, self.lease = patience, lease
-        self.alone = False  # now, and for longer than a single node would be waited for
-        self._last = -NEVER  # when all were silent
+        self.alone = False
+        self._last = -NEVER  # the last time at which all were silent
 
     def over(self, since: "Mapping[str, float | None]", now: float, wait: bool) -> "dict[str, float]":
-        """Returns the hosts that are lost, and for how many seconds each was silent. since: when that of each live node
-        began. wait: False where one of them refuses us, or all are being stopped."""
+        """Returns the hosts that are lost -> the seconds for which each was silent. since: host -> when its silence
+        began, None if it is not silent. wait: False if one refuses a connection, or if all are being stopped."""
         times = [began for began in since.values() if began is not None]
         together = wait and len(times) == len(since) > 0
         self.alone = False
@@ -34,20 +36,20 @@ class Silence:
 
 
 class Watch:
-    """Judges the silence of the ranks in one attempt of a run. timeout: seconds of it after which the run is over,
-    None: never. since: from when on it counts."""
+    """Judges the silence of the ranks in one attempt of a run. timeout: the seconds of silence after which the run
+    ends; None: never. since: when silence begins to count."""
 
     def __init__(self, timeout: "float | None", since: float) -> None:
         self.timeout, self.since, self.spoken = timeout, since, False
         self._early = self._stalled = False
-        self._reported = -NEVER  # the progress that is the last, as was reported
-        self._next: dict[str, float] = {}  # another stall is reported only when it is twice as long
+        self._reported = -NEVER  # the time of the last progress in the last report
+        self._next: dict[str, float] = {}  # kind -> seconds; the next stall is reported only if it is twice as long
         self._looked = 0.0
 
     def look(self, now: float, spoke: float, ends: "Sequence[float]", running: int, blind: bool) -> "str | None":
-        """Returns what is to be reported now: "early", "straggler", "silent", "stalled" or nothing. spoke: when any
-        rank wrote its last, 0: not yet. ends: when ranks ended well, where none of them is started again. running: how
-        many others there are. blind: ranks may write what is not seen."""
+        """Returns the report that is due: "early", "straggler", "silent", "stalled", or None. spoke: when a rank last
+        wrote anything; 0: not yet. ends: when ranks ended well, if none is started again. running: how many other ranks
+        there are. blind: output of ranks may not be visible here."""
         if blind or now - self._looked > GAP_SECONDS:
             self.since = now
         self._looked = now
@@ -72,10 +74,10 @@ class Watch:
         return kind
 
     def still_stalled(self, quiet: float) -> bool:
-        """Returns whether a stall lasts, some time after a look; where not, the next one is reported again."""
+        """Returns whether a reported stall still lasts. If it does not, the next stall is reported again."""
         self._stalled = self.timeout is not None and quiet >= self.timeout
         return self._stalled
 
     def progress(self, spoke: float, ends: "Sequence[float]") -> float:
-        """Returns when there was the last sign of it."""
+        """Returns the time of the last progress."""
         return max([self.since, spoke, *ends])

@@ -1,7 +1,7 @@
-"""How a run ended, decided once by who leads it: the verdict, and its first failure in a sentence.
+"""Decides how a run ended: the verdict, and its first failure in a sentence. The run's leader decides it once.
 
-The cause, not the victim: a node that ended its part by itself is named before its ranks, which only obeyed; a rank
-that only reports what happened to another one is passed over, as far as `Outputs` can read that.
+It names the root cause, not a consequence. If a node ended its part by itself, its ranks' ends are consequences. A rank
+that only reports another one's failure is skipped, if `Outputs` can recognise that.
 """
 
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from fleet.node.gang.gang import Gang
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_OK, name_of
 from fleet.protocol.state import FINAL
 
-# within which all nodes fall silent when it is this machine's own link: each sends a message every 2 s, and that it is
-# not is seen as late as this machine is busy
+# if this machine's link fails, all nodes fall silent within this time: each sends a message every 2 s, and a busy
+# machine notices late that one is missing
 LINK_SECONDS = 10.0
-MOST = 3  # of what is listed in a sentence
+MOST = 3  # items that a sentence lists
 
 
 class About(NamedTuple):
-    """Holds what a verdict names of a run. without: hosts that answered, and have no such run. ended: the end that is
-    on record, where the run was over before it was looked at."""
+    """Holds the facts of a run for its verdict. without: hosts that have no such run. ended: the recorded end, if the
+    run was over before this process attached to it."""
 
     run_id: str
     engine: str
@@ -30,17 +30,17 @@ class About(NamedTuple):
 
 
 class Outputs:
-    """Reads nothing in what ranks wrote. texts: the last lines of some ranks."""
+    """Interprets the output of ranks. This base class interprets nothing. texts: the last lines of some ranks."""
 
     def __init__(self, texts: "Mapping[tuple[str, int], Mapping[str, str]] | None" = None) -> None:
         self.texts = texts or {}
 
     def answers(self, end: RankEnd) -> bool:
-        """Returns whether a rank failed because of another one, or of a stop."""
+        """Returns whether a rank's failure is a consequence of another rank's failure, or of a stop."""
         return False
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        """Returns the failure of who is to blame for it."""
+        """Returns the failure of the rank that is to blame for this failure, or this failure."""
         return failure
 
     def last(self, failure: Failure) -> str:
@@ -49,7 +49,8 @@ class Outputs:
 
 
 def decide(about: About, gang: Gang, outputs: Outputs) -> "run.Verdict | None":
-    """Returns how the run ended, by what its nodes sent; None where some have not answered, and none has a verdict."""
+    """Returns how the run ended, by the messages of its nodes, or None if some have not responded and none has a
+    verdict."""
     lost = {host for host, node in gang.nodes.items() if node.lost is not None}
     why = gang.end
     end = why if why is not None and (gang.by_hand or about.ended is not None) else _found(about, gang, outputs)
@@ -85,7 +86,7 @@ def _vanished(gang: Gang) -> "Failure | None":
 
 
 def is_well(gang: Gang, node: NodeState) -> bool:
-    """Returns whether a node's part ended, and all of it with 0."""
+    """Returns whether a node's part ended, with exit code 0 of the engine and of all ranks."""
     failed = not gang.least and any(end.failed for end in node.ends.values())
     left = node.status.get("left") or node.status.get("behind")
     whole = node.state == "exited" and not node.engine_code and not left
@@ -93,20 +94,21 @@ def is_well(gang: Gang, node: NodeState) -> bool:
 
 
 def status_of(gang: Gang, node: NodeState) -> "int | None":
-    """Returns the exit status of a node's part, of its first rank that failed; None: it is not known to have ended."""
+    """Returns the exit code of a node's part: that of its first failed rank, else of its engine; None: it is not known
+    to have ended."""
     ends = sorted(node.ends.values(), key=lambda end: end.time)
     failed = [end.exit_code for end in ends if end.failed and not gang.least]
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
 
 
 def rank_ends(node: NodeState) -> "dict[int, dict[str, int | None]]":
-    """Returns how each rank of a node ended, its last attempt, as summary.json has it."""
+    """Returns how each rank of a node ended in its last attempt, in the form of summary.json."""
     ends = sorted(node.ends.values(), key=lambda end: (end.rank, end.attempt))
     return {it.rank: {"status": it.status, "signal": it.signal, "attempt": it.attempt} for it in ends}
 
 
 def leftovers_text(gang: Gang) -> str:
-    """Returns which processes scripts that ended well have left, so that fleet had to end them; "" for none."""
+    """Returns a text about processes that successful scripts have left, and that fleet had to end, or ""."""
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
     count, ranks = sum(it["count"] for it in found), ranks_text(it["rank"] for it in found)
     which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
@@ -115,12 +117,13 @@ def leftovers_text(gang: Gang) -> str:
 
 
 def killed(gang: Gang) -> "list[int]":
-    """Returns the ranks of which something had to be killed: they, or what they left."""
+    """Returns the ranks that had to be killed themselves, or whose leftover processes had to be killed."""
     return sorted({rank for node in gang.nodes.values() for rank in node.status.get("killed") or ()})
 
 
 def own_link(gang: Gang) -> "Failure | None":
-    """All of several nodes fell silent at once, and no spare answers: the leader's link, not theirs."""
+    """Returns the failure of the leader's own link, or None. It has failed if all of several nodes fell silent at once,
+    and no other host responds."""
     cut = [node for node in gang.nodes.values() if node.why is not None and node.why["kind"] == "lost"]
     lost = [node.lost for node in cut if node.lost is not None]
     if gang.link_is_whole or len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
@@ -130,7 +133,7 @@ def own_link(gang: Gang) -> "Failure | None":
 
 
 def message(failure: Failure, about: About, nodes: int) -> str:
-    """Returns one sentence."""
+    """Returns the sentence about a failure. nodes: the number of nodes of the run."""
     where = "%s (node rank %d)" % (failure.host, failure.node_rank)
     how = "exit code %d" % failure.exit_code
     if failure.signal is not None:
@@ -157,15 +160,15 @@ def message(failure: Failure, about: About, nodes: int) -> str:
 
 # -- what follows an attempt ------------------------------------------------------------------------------
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
-LONG_SECONDS = 60.0  # who failed after that long was no quick failure
+LONG_SECONDS = 60.0  # a failure after a longer attempt is not quick
 
 
 class Attempts(NamedTuple):
-    """How often a run may be started again: after a failure the whole gang is, up to --max-restarts times; after the
-    loss of a node with a spare in its place, as long as there are spares.
+    """Counts how often a run was started again. After a failure the whole gang is started again, up to --max-restarts
+    times. After the loss of nodes it is started with spares in their places, as long as there are spares.
 
-    most: --max-restarts. restarts: failures so far. quick: those in a row that came soon after a start. replaces:
-    spares take the place of lost nodes for this attempt."""
+    most: --max-restarts. restarts: failures so far. quick: the last consecutive failures that came soon after a start.
+    replaces: spares replace lost nodes in this attempt."""
 
     most: int = 0
     restarts: int = 0
@@ -175,8 +178,8 @@ class Attempts(NamedTuple):
     def after(
         self, verdict: "run.Verdict | None", lost: int, spares: int, lasted: float, least: int = 0
     ) -> "Attempts | None":
-        """Returns what follows an attempt that ended so, and lasted so many seconds; None: nothing. lost: nodes that it
-        ended without. least: of an elastic run, whose engine restarts ranks."""
+        """Returns the state for the next attempt, or None if none follows. verdict: of the attempt that ended. lost,
+        spares: numbers of nodes. lasted: its seconds. least: not 0 in an elastic run, whose engine restarts ranks."""
         first = verdict and verdict["first"]
         if not first or first["what"] == "link" or least:
             return None
@@ -187,5 +190,5 @@ class Attempts(NamedTuple):
 
     @property
     def pause(self) -> float:
-        """Seconds before the attempt begins: a script that fails at once is not started again and again at once."""
+        """Returns the seconds before the attempt begins. They grow if a script fails soon after each start."""
         return min(MAX_PAUSE_SECONDS, PAUSE_SECONDS * float(2 ** max(0, self.quick - 1)))

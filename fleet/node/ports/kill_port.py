@@ -1,15 +1,16 @@
-"""Finds who listens on ports, TCP and UDP, and ends them: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd -> process.
+"""Finds the processes that listen on TCP and UDP ports, and ends them: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd
+-> process.
 
 spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace": s, "force": bool,
-"approved": [[pid, start ticks, uid]]}; dialled: ports at which the head comes in. Answers one J:
+"approved": [[pid, start ticks, uid]]}; dialled: ports to which the head connects. Sends one J:
     {"listeners": [{"port", "protocol": "tcp"|"udp", "address", "pid"|null, "start"|null, "uid", "user", "command"|null,
                     "run_id"|null, "live": bool, "age": s|null, "own": bool, "refused": reason|null,
                     "also": ["8080/tcp"]}],
      "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
-One entry for each socket and process: a socket that forks share has several, one whose owner cannot be seen
-has pid null. "also": what else the process listens on. "own": it belongs to the user we are. "live": its run_id is of a
-run that goes on here. Only approved processes are ever signalled, after checking that pid, start time and owner are as
-they were shown; "refused" ones never."""
+There is one entry for each pair of socket and process. A socket that forks share has several entries; a socket whose
+owner is hidden has pid null. "also": other ports of the process. "own": it belongs to our user. "live": its run is
+alive on this node. Only approved processes are signalled, after a check that pid, start time and owner have not changed
+since they were shown. A process with "refused" is never signalled."""
 
 import os
 import pwd
@@ -38,7 +39,7 @@ def user_name(uid: int) -> str:
 
 
 def ancestors(pid: "int | None") -> "list[int]":
-    """A process and everything above it; of ours: the shell, the sshd session, the sshd that listens, init."""
+    """Returns a process and all its ancestors. For this process these are the shell, the sshd session, sshd, init."""
     line: list[int] = []
     while pid and pid not in line:
         line.append(pid)
@@ -47,9 +48,9 @@ def ancestors(pid: "int | None") -> "list[int]":
 
 
 def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], set[int]]":
-    """Returns (the processes that carry this very connection, the ports whose listeners do). These are the sshd that
-    took it and what is above this program; where its peer is a forwarder on this machine, that one and what is above
-    it."""
+    """Returns (the processes that this connection needs, the ports whose listeners it needs). These processes are the
+    ancestors of this program. If the connection comes from a forwarder on this machine, the forwarder and its ancestors
+    also count."""
     above = set(ancestors(os.getpid()))
     fields = os.environ.get("SSH_CONNECTION", "").split()
     if len(fields) != 4 or not (fields[1].isdigit() and fields[3].isdigit()):
@@ -63,13 +64,13 @@ def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], se
 
 
 def is_live(run: "str | None") -> bool:
-    """Is true where a supervisor of that run is alive on this node."""
+    """Returns whether a supervisor of that run is alive on this node."""
     folder = run_folder(run) if run else None
     return folder is not None and bool(owners(folder))
 
 
 def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
-    """The listener entries of the docstring, by port, protocol, address and pid."""
+    """Returns the listeners, as the module's docstring describes them, sorted by port, protocol, address and pid."""
     tables = {name: table_of(name) for name in ("tcp", "tcp6", "udp", "udp6")}
     above, ways = way_in(tables, dialled)
     sockets = [
@@ -114,7 +115,7 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
 
 
 def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
-    """Why an approved process must be left alone all the same; None when it may be ended."""
+    """Returns why an approved process must not be ended, or None if it may be."""
     if number_of(pid, b"Uid") != uid:
         return "its owner changed since it was shown"
     if entry is None:
@@ -135,9 +136,10 @@ def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "s
 def end(
     ports: "set[int]", dialled: "set[int]", approved: "list[list[int]]", grace: float, force: bool
 ) -> "tuple[list[int], dict[int, str]]":
-    """TERM, up to `grace` seconds, KILL. Returns ([pids that ended], {pid: why another did not})."""
+    """Sends SIGTERM, waits up to `grace` seconds, and sends SIGKILL. Returns ([pids that ended], {pid: why it did
+    not})."""
     listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports, dialled)}
-    # one that has gone by itself is not judged: the process that has its pid now is a stranger
+    # a process that ended by itself is not judged: another process may have its pid now
     there = {pid: (born, uid) for pid, born, uid in approved if start_time(pid) == born}
     judged = {pid: judge(pid, uid, listening.get((pid, born)), force) for pid, (born, uid) in there.items()}
     reasons = {pid: reason for pid, reason in judged.items() if reason}

@@ -1,4 +1,4 @@
-"""Listens on ports, and finds who does: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
+"""Listens on ports, and finds the processes that do: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
 
 import os
 import socket
@@ -10,14 +10,14 @@ from fleet.node.base.types import Any
 from fleet.node.base.wire import grouped
 from fleet.protocol.state import is_run_id
 
-TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # of UDP what is bound, but not connected to one peer alone
-BACKLOG = 1024  # of nodes that connect at once
-TEXT_LIMIT = 4096  # of what is reported of a process: the head takes no longer text
+TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # the last: a UDP socket that is bound, and not connected
+BACKLOG = 1024  # for nodes that connect at the same time
+TEXT_LIMIT = 4096  # characters of a command: the head accepts no longer text
 
 
 def listen_everywhere(port: int) -> "socket.socket":
-    """A listening socket on all interfaces. SO_REUSEADDR as torch has it: a listener on any interface is still
-    in its way, connections of an earlier run that linger in TIME_WAIT are not."""
+    """Returns a socket that listens on all interfaces. It sets SO_REUSEADDR, as torch does: a listener on any
+    interface still makes this fail, but connections of an earlier run in TIME_WAIT do not."""
     try:
         listener, address = socket.socket(socket.AF_INET6, socket.SOCK_STREAM), "::"
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -31,22 +31,22 @@ def listen_everywhere(port: int) -> "socket.socket":
 
 
 def free_port() -> int:
-    """Returns one on which nothing listens now, chosen by the kernel."""
+    """Returns a port on which nothing listens now. The kernel chooses it."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
 def table_of(name: str) -> str:
-    """Returns the text of /proc/net/NAME, of any length that it may have."""
+    """Returns the text of /proc/net/NAME, which may be long."""
     return read_file("/proc/net/" + name, 1 << 26).decode("latin-1")
 
 
 def parse_listeners(
     table: str, ports: "set[int] | None", state: str = TCP_LISTENS
 ) -> "list[tuple[int, str, int, int]]":
-    """[(port, address, uid, inode)] of a /proc/net/tcp, tcp6, udp or udp6 text; lines that make no sense are passed
-    over. ports: None for all."""
+    """Returns [(port, address, uid, inode)] of a text of /proc/net/tcp, tcp6, udp or udp6. Skips invalid lines. ports:
+    None for all."""
     found = []
     for line in table.splitlines():
         fields = line.split()
@@ -71,14 +71,15 @@ def parse_listeners(
 
 
 def holders(inodes: "list[int]") -> "dict[int, list[int]]":
-    """{socket inode: [pid]} as far as /proc shows it."""
+    """Returns {socket inode: [pid]} for the processes whose files /proc shows."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
     links = ((link, pid) for pid in pids() for link in {link for _, link in open_files(pid)})
     return grouped((wanted[link], pid) for link, pid in links if link in wanted)
 
 
 def number_of(pid: int, field: bytes) -> "int | None":
-    """Returns the first number of a field in /proc/PID/status: a real uid, a parent's pid; None when it is gone."""
+    """Returns the first number of a field in /proc/PID/status (a real uid, a parent's pid), or None if the process is
+    gone."""
     values = status_of(pid, field)
     return int(values[0]) if values else None
 
@@ -89,7 +90,7 @@ def age(start: int) -> "float | None":
 
 
 def describe(pid: int) -> "dict[str, Any]":
-    """Returns what is known of a process: {} when it is gone."""
+    """Returns a process's pid, start, uid, age, command and run id, or {} if it is gone."""
     born, uid = start_time(pid), number_of(pid, b"Uid")
     if born is None or uid is None:
         return {}
@@ -106,7 +107,7 @@ def describe(pid: int) -> "dict[str, Any]":
 
 
 def holder(port: int) -> "dict[str, Any] | None":
-    """Returns what is known of the process that listens there: {"pid", "uid", "command", "run_id", ...}, or None."""
+    """Returns the process that listens on a port, {"pid", "uid", "command", "run_id", ...}, or None if nothing does."""
     tables = [table_of("tcp"), table_of("tcp6")]
     found = [listener for table in tables for listener in parse_listeners(table, {port})]
     held = [pid for own in holders([inode for _, _, _, inode in found]).values() for pid in own]

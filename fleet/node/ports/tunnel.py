@@ -1,7 +1,7 @@
-"""A way into a listener of this node for a head that cannot dial it: stdin goes there, what it sends goes to stdout.
+"""Connects the head to a listener of this node that it cannot reach: sends stdin to it, and its data to stdout.
 
-spec: {"addresses": [[address, port]]}, the first that answers is taken. After the preamble and the spec both ways
-carry bytes as they are.
+spec: {"addresses": [[address, port]]}; the first one that accepts is used. After the preamble and the spec, both
+directions are plain bytes.
 """
 
 import _thread

@@ -1,9 +1,9 @@
-"""Runs one measuring program on this node, with a port that is free here for the others to meet at.
+"""Runs one benchmark program on this node, and reports a free port at which the nodes' programs can meet.
 
-spec: as fleet/node/facts/tools.py takes it. The first message is {"port"}. The control line {"op": "run", "program":
-its name, null for the interpreter that trains, "argv": its arguments, "env": {}, "delay": seconds before it starts}
-starts it. The last message is {"status", "out", "why": the last line that it wrote, "" for none}; status: null where it
-cannot be started. It ends with the head's connection, and so does what it started.
+spec: see fleet/node/facts/tools.py. The first message is {"port"}. The control line {"op": "run", "program": its name,
+null for the training interpreter, "argv": its arguments, "env": {}, "delay": seconds before it starts} starts the
+program. The last message is {"status", "out", "why": its last output line, or ""}; status: null if it cannot be
+started. This process and the program end with the head's connection.
 """
 
 import queue
@@ -16,7 +16,7 @@ from fleet.node.facts.ask import last_line, run
 from fleet.node.facts.tools import Tools
 from fleet.node.ports.listeners import free_port
 
-OUT_LIMIT = 1 << 12  # as much as the head takes of a text
+OUT_LIMIT = 1 << 12  # the longest text that the head accepts
 
 
 def main() -> None:

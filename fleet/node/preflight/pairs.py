@@ -1,16 +1,16 @@
-"""Tries which other nodes this one reaches at the addresses that their ranks will have, with large packets.
+"""Checks which other nodes this one reaches, with large packets, at the addresses that their ranks will have.
 
 spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}; without addresses there is a
-"way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null where it cannot be listened
-at], "error": why not, or null}. The control line
-{"op": "dial", "seconds", "visits": [{"id": text, "address": a number, "port", "token": that node's}]} begins visits.
-When they are over, {"reached": {id: how}, "links": {id: what was measured}} is sent; other visits may follow. seconds:
-to send for, as fast as it goes; 0: PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program
-listens until its stdin ends, or {"op": "done"} comes, or the time is over.
+"way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null if listening there fails],
+"error": the reason, or null}. The control line {"op": "dial", "seconds", "visits": [{"id": text, "address": numeric,
+"port", "token": of that node}]} begins visits. When all are over, {"reached": {id: how}, "links": {id: measurements}}
+is sent; other visits may follow. seconds: how long a visit sends, as fast as possible; 0: it sends PACKET_BYTES. For
+the values see fleet/protocol/messages/facts.py. The program listens until its stdin ends, or {"op": "done"} comes, or
+the time is over.
 
-A visit connects and sends PACKET_BYTES. It is over when the other kernel has them all and the other program has proved
-by an HMAC that it has the token: an address that leads back here is no other host's. A node that is busy is slow to
-prove it, and loses no packet; so what does not arrive is the network's doing. Each of two nodes sends to the other one.
+A visit connects and sends at least PACKET_BYTES. It succeeds when the other kernel has acknowledged them, and the other
+program has proved by an HMAC that it has its node's token; so an address that leads back here does not count. A busy
+node proves it late, but loses no packet; if data does not arrive, the network is at fault. Both nodes of a pair send.
 """
 
 import errno
@@ -27,14 +27,14 @@ from fleet.node.facts.way import network
 from fleet.node.preflight.visit import NONCE_BYTES, OPEN, PACKET_BYTES, UNKNOWN, Visit, proof
 
 TRIES = 2
-PROOF_SECONDS = 12.0  # for all proofs, of nodes that are busy: less than the head waits for what came of the visits
+PROOF_SECONDS = 12.0  # for the proofs of busy nodes: less than the head waits for the result of the visits
 MOST_CALLERS = 1024
-BUSY = 0.8  # of the time of a processor, used or lacking: it is no more the network that is measured
+BUSY = 0.8  # share of a processor: if this process uses more, or less is idle, the processor limits the measurement
 
 
 def listen_at(address: str) -> socket.socket:
-    """Returns a listener at a port that the kernel chose: on all interfaces where none of them has the address, as one
-    that is translated on the way. Raises OSError."""
+    """Returns a listener at a port that the kernel chooses. If no interface has the address, as with address
+    translation, it listens on all interfaces. Raises OSError."""
     family, _, _, _, at = socket.getaddrinfo(address, 0, 0, socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -48,7 +48,7 @@ def listen_at(address: str) -> socket.socket:
 
 
 def idle_seconds() -> float:
-    """Returns for how long the processors of this machine have had nothing to do, all together; 0 where unknown."""
+    """Returns the idle seconds of all processors of this machine together since its boot, or 0 if unknown."""
     try:
         with open("/proc/stat") as file:
             fields = file.readline().split()
@@ -58,13 +58,14 @@ def idle_seconds() -> float:
 
 
 class Caller:
-    """A connection that a peer made: what it sends is dropped but for the nonce, which is answered with a proof."""
+    """Handles a connection that a peer made. Sends a proof in response to the peer's nonce, and drops all other
+    data."""
 
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock, self.token, self.nonce = sock, token, b""
 
     def turn(self) -> bool:
-        """Takes what has come; returns whether the connection goes on."""
+        """Handles received data. Returns False if the connection is over."""
         try:
             data = self.sock.recv(PACKET_BYTES)
             if len(self.nonce) < NONCE_BYTES:
@@ -79,8 +80,8 @@ class Caller:
 
 
 class Pairs:
-    """Both sides of all pairs that this node is one of. callers: connections that others have here. dials: visits are
-    under way."""
+    """Handles this node's side of all its pairs: visits others, and serves their visits. callers: the number of
+    connections from others. dials: visits are under way."""
 
     def __init__(self) -> None:
         self.token, self.selector = "", selectors.DefaultSelector()
@@ -94,7 +95,7 @@ class Pairs:
         self.selector.register(self.bell, selectors.EVENT_READ, None)
 
     def heed(self, message: "dict[str, Any]") -> None:
-        """Takes a control line, in a thread of its own."""
+        """Queues a control line for serve(). Another thread calls it."""
         self.orders.append(message)
         self.ring.send(b"\0")
 
@@ -158,7 +159,7 @@ class Pairs:
             self.selector.register(visit.sock, selectors.EVENT_WRITE | selectors.EVENT_READ, visit)
 
     def watch(self, now: float, until: float) -> None:
-        """Ends tries whose time is over, begins others, and reports once all visits are over."""
+        """Ends tries that are late, begins second tries, and sends the result when all visits are over."""
         for visit in self.visits:
             if visit.sock is None:
                 continue

@@ -1,21 +1,21 @@
-"""Collects the facts of one node, for `check` and for a launch's preflight: all that fleet/rules looks at.
+"""Collects the facts of one node that fleet/rules checks, for `check` and for a launch's preflight.
 
 spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
-has it report all "interpreters" there, as it does anyway where the one that trains, or its torch, is missing;
-"modules": names of those to import; "packages": of those to report, all where it is not there; "container": the
-image that training runs in, "container_args": of the runtime's own; "way": see facts/way.py; "health": true has it ask
-for all that the driver knows of the GPUs, NVLinks and the kernel's log, too; for a launch also
+makes it report all "interpreters" there, which it also does if the training interpreter, or its torch, is missing;
+"modules": names of modules to import; "packages": names of packages to report, all if it is missing; "container": the
+image that training runs in, "container_args": options for the runtime; "way": see facts/way.py; "health": true makes it
+also report all that the driver knows of the GPUs, NVLinks, and the kernel's log; for a launch also
 {"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
 "unread": [paths], "node_rank",
 "master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
-Control lines: {"op": "clock"} is answered with J {"clock": its time}, {"op": "done"} ends the waiting for the other
+Control lines: the response to {"op": "clock"} is J {"clock": its time}; {"op": "done"} ends the wait for the other
 nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
 and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
 
-Every step is a daemon thread: what does not answer by the deadline (a wedged NFS mount, nvidia-smi, df) is named
-in facts["timed_out"] and abandoned. At the end the process group is killed, so no child outlives the probe.
-A fact is its value; null where there is none; missing where it is not known: its step timed out or failed. Sizes are
-bytes, limits numbers or "unlimited", link speeds Mbit/s.
+Every step is a daemon thread. A step that has not ended by the deadline (a broken NFS mount, nvidia-smi, df) is named
+in facts["timed_out"] and abandoned. At the end the process group is killed, so no child outlives the probe. A fact is
+null if there is no value, and missing if it is unknown, as its step timed out or failed. Sizes are bytes, limits
+numbers or "unlimited", link speeds Mbit/s.
 """
 
 import hashlib
@@ -47,17 +47,17 @@ MARGIN = 0.3
 HASH_LIMIT = 16 << 20
 SYNC_WAIT = 5.0
 SHADOWS_MOST = 20
-# what else a script means that imports it, in addition to Python's own modules
+# packages that a user's file of the same name would hide, in addition to Python's own modules
 PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
-OF_THE_NODE = ("environment", "builds", "compilers", "nccl")  # that no process in a container meets
-UNMEANT = ("test", "this", "antigravity", "idlelib")  # no program imports these from Python
+OF_THE_NODE = ("environment", "builds", "compilers", "nccl")  # steps that do not concern processes in a container
+UNMEANT = ("test", "this", "antigravity", "idlelib")  # Python's modules that no program imports
 
 
 class Workdir:
-    """Describes the folder that a run is to work in: its code, its data, its script.
+    """Describes the folder in which a run will work: its code, its data, its script.
 
-    spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}; program:
-    exec looks for the script, no interpreter; module: `python -m` does; configs: files that the script will read.
+    spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}; program: the
+    script is a program on the PATH; module: it is a module for `python -m`; configs: files that the script will read.
     tools: finds programs on the PATH, and modules."""
 
     def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
@@ -70,8 +70,8 @@ class Workdir:
         self.settled = threading.Event()
 
     def code(self) -> "dict[str, Any]":
-        """Returns the facts of the workdir's code, or of the script's where that came another way; what is wrong comes
-        first."""
+        """Returns the facts of the workdir's delivery, or of the script's if the workdir has none. A delivery that is
+        under way or incomplete has precedence."""
         try:
             first = facts = None
             script = self.script.replace(".", "/") + ".py" if self.module else self.script
@@ -86,7 +86,7 @@ class Workdir:
             self.settled.set()
 
     def files(self) -> "dict[str, Any]":
-        self.settled.wait(2 * SYNC_WAIT + 1)  # a script is looked at when the sync that may replace it has ended
+        self.settled.wait(2 * SYNC_WAIT + 1)  # first waits for a sync that may replace the script
         found = self.find()
         path = found or os.path.join(self.path, self.script)
         exists = found is not None and os.path.isfile(path)
@@ -96,8 +96,8 @@ class Workdir:
             with open(path, "rb") as f:
                 data = f.read(HASH_LIMIT)
             facts["sha256"] = hashlib.sha256(data).hexdigest()
-            # rank.py starts a shell's and an interpreter's script also where it may not be executed
-            # but it would take one of Python's that names no interpreter for a shell's
+            # rank.py starts shell scripts and scripts with a "#!" line even if they are not executable;
+            # but it would treat a Python script without such a line as a shell script
             names_one = data[:2] == b"#!" or path.endswith(".sh")
             facts["executable"] = names_one or (facts["executable"] and not path.endswith(".py"))
         missing = [it for it in self.configs if not os.path.isfile(os.path.join(self.path, os.path.expanduser(it)))]
@@ -105,7 +105,7 @@ class Workdir:
         return {"script": facts, "configs_missing": missing, **folder}
 
     def shadows(self) -> "dict[str, Any]":
-        """Files of the folder that Python looks in first, before its own modules and packages of the same names."""
+        """Returns files in the folder that Python searches first, which hide Python's modules or known packages."""
         self.settled.wait(2 * SYNC_WAIT + 1)
         inside = "" if self.program or self.module else os.path.dirname(self.script)
         folder = os.path.join(self.path, inside)
@@ -116,7 +116,7 @@ class Workdir:
         return {"shadows": {"folder": folder, "files": files[:SHADOWS_MOST]}}
 
     def find(self) -> "str | None":
-        """Returns where the script lies, or would lie; None for a module that is not found."""
+        """Returns the path of the script, even if it is missing there, or None for a module that is not found."""
         if self.module:
             return self.tools.module(self.script, self.path)
         found = self.tools.executable(self.script) if self.program else None
@@ -124,12 +124,12 @@ class Workdir:
 
 
 def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
-    """[(name, function)]; the functions return {fact: value}, dictionaries of the same fact are merged."""
+    """Returns [(name, function)]. The functions return {fact: value}; dictionaries of the same fact are merged."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     workdir = Workdir(spec, tools)
     if not spec.get("workdir"):
         workdir.settled.set()
-    # name, the key of the spec without which it is not taken, function
+    # name, the key that the spec must have for this step (None: always), function
     every: list[tuple[str, str | None, Any]] = [
         ("activate", None, tools.activate),
         ("system", None, system),
@@ -182,7 +182,7 @@ def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":
 
 
 def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
-    """Is true where the interpreter that trains does not work, or has no torch where that is needed."""
+    """Returns whether the training interpreter does not work, or lacks torch although it needs it."""
     return "python" in facts and not (facts["python"]["version"] and (facts["torch"] or "torch" not in modules))
 
 
@@ -216,7 +216,7 @@ def main() -> None:
 
     spec = begin(heed)
     began = time.monotonic()
-    left = remains() if spec.get("master") else []  # before anybody looks who has the ports and the GPUs
+    left = remains() if spec.get("master") else []  # first, as leftovers may have ports and GPUs
     tools = Tools(spec)
     facts = gather(steps(spec, tools, done), spec["deadline"], own_seconds(spec["deadline"]))
     if spec.get("survey") or not spec.get("container") and lacks(facts, spec.get("modules", ["torch"])):

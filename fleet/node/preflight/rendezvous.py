@@ -1,9 +1,9 @@
 """Meets all other nodes at the master's address and port.
 
-master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port as
-the engine will, on all interfaces; every other node connects and shows the token, and reports it once it has its
-answer: a peer that was too busy to wait for that comes again, and must find the port open. Peers close first, so that
-nothing of the exchange stays on the port.
+master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port on all
+interfaces, as the engine will. Every other node connects, sends the token, receives the master's proof, and confirms
+it. Only then does it count as arrived. A peer that is too busy to wait for the proof tries again, and the port must
+still be open. Peers close first, so that no TIME_WAIT stays on the master's port.
 """
 
 import errno
@@ -27,7 +27,8 @@ def failure(error: str, hint: "str | None") -> "dict[str, Any]":
 
 
 def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
-    """One peer: its token and node rank in, our answer out, that it has it in; wait for it to close first."""
+    """Serves one peer: receives its token and node rank, sends our proof, receives its confirmation, and waits until
+    the peer closes."""
     with peer:
         peer.settimeout(2.0)
         with suppress(OSError, ValueError):
@@ -40,7 +41,7 @@ def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
 
 
 def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
-    """The master's side; facts as in `meet`."""
+    """Serves peers as the master, until all have arrived or the time is over. Returns the facts, see meet()."""
     port = master["port"]
     try:
         listener = listen_everywhere(port)
@@ -67,7 +68,8 @@ def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event
 
 
 def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "threading.Event") -> "dict[str, Any]":
-    """A peer's side: try until the master answers or the time is over; the last reason is reported."""
+    """Tries as a peer to reach the master, until it responds or the time is over. Returns success, or the last
+    failure."""
     where = "%s port %d" % (master["address"], master["port"])
     token = master["token"].encode()
     while True:
@@ -94,7 +96,7 @@ def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "
 
 
 def meet(spec: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
-    """{"port": {"ok", "error", "hint"}}; on the master also "holder" and "arrived", the node ranks that came."""
+    """Returns {"port": {"ok", "error", "hint"}}; on the master also "holder", and "arrived": the peers' node ranks."""
     master = spec["master"]
     if master["is_me"]:
         return {"port": receive_peers(master, until, done)}

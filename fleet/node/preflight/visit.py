@@ -27,8 +27,8 @@ def proof(token: str, nonce: bytes) -> bytes:
 class Visit:
     """Visits one port.
 
-    seconds: how long it sends. how: the outcome (OPEN, SILENT, ...), None while it is under way. link: what was
-    measured where it is OPEN: bytes sent in so many seconds, mtu (bytes), again (segments sent again), rtt (s)."""
+    seconds: how long it sends. how: the outcome (OPEN, SILENT, ...), None while it is under way. link: measurements if
+    the outcome is OPEN: bytes that arrived in `seconds`, mtu (bytes), again (retransmitted segments), rtt (s)."""
 
     def __init__(self, order: "dict[str, Any]", seconds: float) -> None:
         self.id, self.address, self.port, self.token = order["id"], order["address"], order["port"], order["token"]
@@ -43,12 +43,12 @@ class Visit:
         self.samples: list[tuple[float, int]] = []
         self.nonce = os.urandom(NONCE_BYTES)
         try:
-            # a number: to ask for a name would hold up all other visits
+            # a numeric address: resolving a name would block all other visits
             found = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
             family, _, _, _, at = found[0]
             self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
             self.sock.setblocking(False)
-            if self.seconds:  # what is still under way at its end would hold up the next visit
+            if self.seconds:  # data that is still queued at the end would delay the next visit
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             code = self.sock.connect_ex(at)
         except OSError as error:
@@ -99,7 +99,7 @@ class Visit:
                 self.measure(now)
 
     def measure(self, now: float) -> None:
-        """Fills `link` with what the kernel knows of the connection."""
+        """Fills `link` with the kernel's data about the connection."""
         pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
         began, before = self.samples[0]
         until, after = self.samples[-1]
@@ -108,11 +108,11 @@ class Visit:
         self.link["rtt"] = (least or rtt) / 1e6
 
     def sample(self, now: float) -> None:
-        """Notes how many bytes have arrived: once after the slow start, once when the sending is over."""
+        """Records how many bytes have arrived: once after the slow start, once after the sending time."""
         due = self.began + self.seconds * (1.0 if self.samples else SLOW_START)
         if self.connected and len(self.samples) < 2 and now >= due:
             mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
-            # `delivered` counts segments in any order; a kernel before 4.19 knows only those that came in order
+            # `delivered` counts segments in any order; a kernel before 4.19 lacks it: then acknowledged bytes count
             self.samples.append((now, mss * delivered or self.arrived()))
 
     def info(self) -> bytes:
@@ -126,7 +126,7 @@ class Visit:
         return self.sent - int(struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0])
 
     def is_late(self, now: float) -> "str | None":
-        """Returns the outcome of a try whose time is over, None while it has time."""
+        """Returns the outcome of a try that is late, or None if it is not."""
         if not self.connected:
             return SILENT if now - self.began > CONNECT_SECONDS else None
         if self.arrived() < PACKET_BYTES:

@@ -1,1 +1,1 @@
-"""The training interpreter: what it has, installing wheels into it, building them with it."""
+"""Queries the training interpreter, installs wheels into it, and builds wheels with it."""

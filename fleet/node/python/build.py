@@ -1,11 +1,11 @@
-"""Builds one wheel from a source tree that was sent here, streams the log, sends the wheel back.
+"""Builds one wheel from a source tree that was sent here, sends the log while it builds, and then the wheel.
 
 spec: {"python", "workdir", "activate", "env", "source": folder, "id": str, "mark": str, "grace": s, "wait": s for a
 sync of the source to end}. Stream 0 of the O frames is the log, stream 1 the wheel's bytes. J frames:
     {"event": "started", "argv"}   {"event": "built", "file", "size", "sha256"}, then its bytes
     {"event": "failed", "status", "message", "hint"}
-The tree is copied first: what one build leaves never gets into the next one's wheel. End of file on stdin
-ends the build with every process it started; nothing of it stays.
+The tree is copied first, so that files of one build never get into the next one's wheel. End of file on stdin ends the
+build with all its processes, and removes its files.
 """
 
 import fcntl
@@ -25,11 +25,11 @@ from fleet.node.python.installed import pip_environment, training_python
 from fleet.protocol.frames import OUTPUT
 from fleet.protocol.state import BUILDS, CODE_STATE, LOCK
 
-CLAIM_SECONDS = 60.0  # in which another build has looked whether it is anybody's
+CLAIM_SECONDS = 60.0  # so long another build may hold the lock while it checks whether the folder is in use
 
 
 def room(spec: "messages.BuildSpec") -> str:
-    """A folder of this build's own; those of builds whose program is gone are taken away."""
+    """Makes a folder for this build, and returns its path. Removes folders of builds whose program is gone."""
     base = own_home(BUILDS)
     for name in os.listdir(base):
         lock = os.path.join(base, name, ".lock")
@@ -48,8 +48,8 @@ def room(spec: "messages.BuildSpec") -> str:
 
 
 def claimed(work: str) -> bool:
-    """Holds the work folder to the end of this process. Returns False where another build has just removed it, as it
-    belonged to no process."""
+    """Locks the work folder until the end of this process. Returns False if another build has just removed it, as it
+    was not locked yet."""
     lock = os.path.join(work, ".lock")
     try:
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -60,7 +60,8 @@ def claimed(work: str) -> bool:
 
 
 def copy_tree(there: str, source: str, wait: float) -> None:
-    """While no sync writes to it: its lock is that of node/delivery/code_sync.py. Several builds copy it at once."""
+    """Copies the tree while no sync writes to it, with a shared lock of node/delivery/code_sync.py. Several builds may
+    copy it at once. Raises Refused if a sync lasts too long."""
     around, name = os.path.split(there)
     locks = [
         os.path.join(meta, LOCK)
@@ -83,7 +84,7 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     path = training_python(tools)
     source = os.path.join(work, "src")
     copy_tree(os.path.expanduser(spec["source"]), source, spec["wait"])
-    scratch = os.path.join(work, "tmp")  # pip's and the compiler's, which a build that is killed leaves there
+    scratch = os.path.join(work, "tmp")  # temporary files of pip and the compiler
     os.mkdir(scratch, 0o700)
     env = pip_environment(tools, spec["mark"], PYTHONUNBUFFERED="1", TMPDIR=scratch)
     argv = [

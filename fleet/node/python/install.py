@@ -1,12 +1,13 @@
-"""Installs wheels that were delivered into the training interpreter, and imports them; or reports why it cannot.
+"""Installs delivered wheels into the training interpreter, and imports them. Reports the error if that fails.
 
-spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for an
-answer, "import_deadline": s for each wheel,
+spec: {"python", "workdir", "activate", "env", "folder": str, "mark": str, "wait": s for the lock, "deadline": s for the
+interpreter's facts, "import_deadline": s for each wheel,
 "wheels": [{"name", "version", "identity", "file", "sha256", "modules": [str]}]}.
 J {"event": "doing", "what"} as it goes, at the end one of
     {"event": "done", "executable", "wheels": {name: "installed" | "there"}}
     {"event": "failed", "message", "hint", "wheels": {name: state}}
-Of two installs into one interpreter the second waits. End of file on stdin: pip gets SIGINT, rolls back, and exits.
+If two installs into one interpreter run at once, the second waits. At end of file on stdin, pip gets SIGINT, rolls back
+and exits.
 """
 
 import fcntl
@@ -69,8 +70,9 @@ importing = threading.Event()
 
 
 def claim(answer: "dict[str, Any]", wait: float) -> None:
-    """Takes the lock on an interpreter, until this process ends. The lock file is in its folder for packages, where
-    every user and node that shares it sees the lock; if that cannot be written, in this user's home. Raises Refused."""
+    """Takes the lock of an interpreter until this process ends. The lock file is in the interpreter's package folder,
+    so that all users and nodes that share it see the lock. If that cannot be written, the file is in this user's home.
+    Raises Refused."""
     key = hashlib.sha256(answer["target"].encode()).hexdigest()[:16]
     home = own_home(WHEELS)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -127,7 +129,7 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
 def import_all(
     path: str, tools: "Tools", spec: "messages.InstallSpec", answer: "dict[str, Any]", wheels: "list[messages.Carried]"
 ) -> None:
-    """Imports the modules of each wheel in a process of its own, a few at a time."""
+    """Imports the modules of each wheel in a separate process, IMPORTS wheels at a time."""
     env = dict(tools.env, FLEET_EXEC_ID=spec["mark"])
     argv = [path, "-c", IMPORT]
 
@@ -177,8 +179,8 @@ def install(
     states: "dict[str, Any]",
     look: "Callable[[], tuple[dict[str, Any], dict[str, Any]]]",
 ) -> "list[messages.Carried]":
-    """Installs the wheels that are not there yet, and returns them. A wheel that pip leaves half installed counts as
-    missing in the next install. look: returns the new (answer, states)."""
+    """Installs the wheels that are not there yet, and returns them. If pip leaves a wheel half installed, the next
+    install treats it as missing. look: returns the present (answer, states)."""
     todo = [wheel for wheel in spec["wheels"] if states[wheel["name"]]["state"] != "there"]
     send_json({"event": "doing", "what": "installing"})
     check_files(spec, todo)
@@ -206,8 +208,8 @@ def install(
 
 
 def sweep(answer: "dict[str, Any]", wheels: "list[messages.Carried]", states: "dict[str, Any]") -> None:
-    """Takes away what an interrupted pip leaves and trips over: a dist-info without RECORD, and "~" names. pip puts
-    back what it was replacing; what it had added already stays, and is overwritten by the next install."""
+    """Removes leftovers of an interrupted pip that make the next pip fail: a dist-info without RECORD, and "~" names.
+    (pip restores files that it was replacing. Files that it had added stay; the next install overwrites them.)"""
     for wheel in wheels:
         info = states[wheel["name"]].get("info")
         if info and os.path.dirname(info) == answer["target"]:
@@ -247,7 +249,7 @@ def work(spec: "messages.InstallSpec", seen: "dict[str, Any]") -> "dict[str, Any
 
 
 def end_imports(spec: "messages.InstallSpec") -> None:
-    """Kills imports that run. Unlike pip, an import has nothing to put back."""
+    """Kills running imports. Unlike pip, an import has nothing to roll back."""
     while importing.is_set():
         end_marked(spec, 0.0)
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Finds which interpreter trains here, and what it has of a set of wheels."""
+"""Finds the training interpreter, and which of a set of wheels are installed in it."""
 
 import hashlib
 import json
@@ -12,9 +12,9 @@ from fleet.node.facts.ask import last_line
 from fleet.node.facts.tools import Tools
 from fleet.protocol.state import WHEELS, below_home
 
-# Runs in the training interpreter, whatever its age; its request is on stdin, the answer JSON on its last line.
-# A distribution is "there" when the RECORD it was installed with lists the files of the very wheel, and they exist:
-# pip writes that RECORD last, over the wheel's own one, which names no INSTALLER: so an interrupted install has none.
+# Runs in the training interpreter, of any version. Its request is on stdin, the response is JSON on its last line.
+# A distribution is "there" if its RECORD lists the files of this very wheel, and they exist. pip writes that RECORD
+# last, over the wheel's own one. Only pip's has an entry for INSTALLER, so an interrupted install lacks that entry.
 ASK_WHEELS = r"""
 import csv, hashlib, json, os, platform, re, sys, sysconfig
 asked = json.loads(sys.stdin.read())
@@ -141,7 +141,8 @@ def ask_python(
 
 
 def training_python(tools: "Tools") -> str:
-    """The interpreter's path; from then on its environment is that of `tools`."""
+    """Activates the environment, and returns the interpreter's path. Then `tools.env` is the interpreter's environment.
+    Raises Refused."""
     problem = tools.activate()["activate"]
     if problem:
         raise Refused("the activate line failed: %s" % problem, "run it by hand there: ssh HOST, then bash")
@@ -150,7 +151,7 @@ def training_python(tools: "Tools") -> str:
 
 
 def pip_environment(tools: "Tools", mark: str, **more: str) -> "dict[str, str]":
-    """Returns it without the node's pip configuration, which may name indexes: nothing is fetched."""
+    """Returns the environment for pip, without the node's pip configuration: pip must not use any index."""
     env = {name: value for name, value in tools.env.items() if not name.startswith("PIP_")}
     return dict(env, PIP_CONFIG_FILE=os.devnull, FLEET_EXEC_ID=mark, **more)
 
@@ -158,7 +159,8 @@ def pip_environment(tools: "Tools", mark: str, **more: str) -> "dict[str, str]":
 def wheel_answer(
     path: str, tools: "Tools", wheels: "Sequence[messages.WheelIdentity]", judge: bool, seconds: float
 ) -> "dict[str, Any]":
-    """Returns the answer of ASK_WHEELS, run by the interpreter at path."""
+    """Returns the result of ASK_WHEELS in the interpreter at `path`. judge: True also fills pip, tags and dists.
+    Raises Refused."""
     request = json.dumps({"wheels": wheels, "judge": judge}).encode()
     try:
         status, out, err = ask_python([path, "-c", ASK_WHEELS], request, tools.env, seconds, "/")
@@ -174,12 +176,12 @@ def wheel_answer(
 
 
 def verified_file(answer: "dict[str, Any]", wheel: "messages.WheelIdentity") -> str:
-    """Exists once this wheel was imported in this interpreter; its content does not matter."""
+    """Returns the path of a file that exists after this wheel was imported in this interpreter. It is empty."""
     return _note(answer["executable"], answer["version"], wheel["name"], wheel["identity"])
 
 
 def begun_file(answer: "dict[str, Any]", wheel: "messages.WheelIdentity | messages.Dist") -> str:
-    """Exists from the start of an install of that distribution until it was imported."""
+    """Returns the path of a file that exists from the start of an install of this distribution until its import."""
     return _note(answer["executable"], wheel["name"], wheel["version"]) + "-begun"
 
 

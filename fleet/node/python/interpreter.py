@@ -1,13 +1,13 @@
-"""Facts of this node's training interpreter, and what it has of a set of wheels. Nothing is changed.
+"""Reports the facts of this node's training interpreter, and which of a set of wheels it has. It changes nothing.
 
 spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
-"wheels": [{"name", "version", "identity"}]}. Answers J {"event": "facts", ...}:
-    executable, version, implementation, platform, soabi, prefix, target (the folder that wheels go to)
+"wheels": [{"name", "version", "identity"}]}. Sends J {"event": "facts", ...}:
+    executable, version, implementation, platform, soabi, prefix, target (the folder into which wheels are installed)
     pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
     states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
     markers {"python_version", ...}, as requirements name them;
-    dists   [{"name", "version", "requires", "extras"}] of what is installed, but not by an install that failed.
-pip, tags and dists only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
+    dists   [{"name", "version", "requires", "extras"}] of installed distributions, without those of failed installs.
+pip, tags and dists are filled only with "judge". Any refusal is J {"event": "failed", "message", "hint"}.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Finds the Python interpreters of this node, and which of them has torch, without importing it.
 
-Each folder and each interpreter has a thread of its own, so that a file system that hangs holds up no other.
+Each folder and each interpreter has a thread of its own, so that a file system that hangs delays no other.
 """
 
 import glob
@@ -59,7 +59,7 @@ def ask(path: str, env: "dict[str, str]") -> "dict[str, Any]":
 def interpreters(env: "dict[str, str]", workdir: "str | None") -> "list[dict[str, Any]]":
     """Returns [{"path", "version", "torch": its version | null, "cuda": the CUDA version of torch | null}]. Those with
     torch come first."""
-    # the home folder may be what hangs
+    # in a thread, too, as the home folder may hang
     listed = gather([("places", lambda: {"places": places(env.get("PATH", os.defpath), workdir)})], LOOK_SECONDS)
     patterns = listed.get("places", [])
     there = gather([(pattern, partial(look, pattern)) for pattern in patterns], LOOK_SECONDS)

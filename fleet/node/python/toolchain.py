@@ -1,12 +1,12 @@
-"""Reports what this node would compile with, and its GPUs. Nothing is changed.
+"""Reports the compilers that a build on this node would use, and its GPUs. It changes nothing.
 
-spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s}. Answers J
+spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s}. Sends J
 {"facts": {...}}:
     activate, python, torch, glibc, gpus, gpu_error, ...   as in the probe; each of gpus also has
                            "capability": "8.0" | null
-    cc, cxx, nvcc, ninja   {"path", "version"}, or null where there is none; $CC, $CXX and $CUDA_HOME count
+    cc, cxx, nvcc, ninja   {"path", "version"}, or null if it is missing; $CC, $CXX and $CUDA_HOME are respected
     headers                path of Python.h | null
-    backends               {module: bool} of what builds wheels; setuptools 70.1 and newer need no "wheel" for it
+    backends               {module: bool} of modules that build wheels; setuptools 70.1 and newer replace "wheel"
     timed_out, failed      as in the probe
 """
 

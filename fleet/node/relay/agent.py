@@ -1,19 +1,20 @@
-"""Takes the place of sshd where a scheduler starts processes and no user logs in. It dials the head, and starts the
-commands that the head requests, each with a connection of its own.
+"""Replaces sshd on hosts where a scheduler starts processes and no user can log in. It connects to the head, and starts
+the commands that the head requests, each with its own connection.
 
-spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all that is started, "name":
-the variable that has this host's name, "unset": a pattern of variables that must not reach what is started here}.
+spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all processes that it
+starts, "name": the variable that has this host's name, "unset": a pattern of variables that it removes from their
+environment}.
 
-All agents of a step get the same spec. So they hold one certificate ("cert"), and the head another ("peer"), whose key
-is nowhere else. An agent is identified by a token that it draws itself. The token's digest is the one line that it
-prints, and the scheduler reports to the head which of its tasks printed it. The token is sent to the head alone.
+All agents of a step get the same spec. So they share one certificate ("cert"); the head has another one ("peer"), whose
+key only the head has. An agent is identified by a random token that it makes itself. It prints one line, the token's
+digest, and the scheduler reports to the head which of its tasks printed it. The token is sent only to the head.
 
-An agent sends {"host", "token"}, and receives {"start": number, "command"} for each channel; then it dials again and
-sends {"host", "token", "channel": number}. What follows there are frames: fleet/protocol/frames.py. {"signal": number}
-is for the ranks of its node.
+An agent sends {"host", "token"}, and receives {"start": number, "command"} for each channel. For that it connects again
+and sends {"host", "token", "channel": number}; then frames follow, see fleet/protocol/frames.py. {"signal": number} is
+for the ranks of its node.
 
-The step ends when its agents do. So one that has lost its head goes on while anything it started is there: a run's
-supervisor has a lease, and another head may find it."""
+The step ends when its agents end. So an agent that has lost its head goes on while any process that it started is
+alive: a run's supervisor has a lease, and another head may connect."""
 
 import hashlib
 import os
@@ -40,25 +41,26 @@ from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
 from fleet.protocol.state import RANK_WRAPPER, SCOPE
 
 LINE_BYTES = 1 << 20
-MARK = "FLEET_STEP"  # of all that is started here
+MARK = "FLEET_STEP"  # in the environment of all processes that this starts
 PRINTED = "fleet agent %s"  # with the token's digest
 RETRY_SECONDS = 1.0
-IDLE_SECONDS = 20.0  # without a head, and with nothing that was started here
+IDLE_SECONDS = 20.0  # the agent ends after so long without a head and without processes that it started
 DIAL_SECONDS = 5.0
 BYTES = 1 << 16  # in one read
 MAX_BUFFERED = 1 << 20  # bytes that one side has not taken yet; from there on, the other side is not read
-SLICE = 0.2  # seconds between polls: the end of a process that left its pipes to another one shows by polling only
+SLICE = 0.2  # seconds between polls: if another process still holds its pipes, a process's end shows only by polling
 HEAD = Struct(HEADER)
 ONCE_SECONDS = 2.0
 
 
 def digest_of(token: str) -> str:
-    """Returns what may be printed of a token: its sha256."""
+    """Returns the sha256 of a token, which may be printed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def dial(spec: "dict[str, Any]", context: "Any", **message: "Any") -> Link:
-    """A connection to the head, at the first of its addresses that answers, and a line there. OSError."""
+    """Connects to the head at the first of its addresses that accepts, and sends a line. Returns the connection. Raises
+    OSError."""
     wrong: OSError = OSError("no address")
     for address, port in spec["head"]:
         try:
@@ -73,9 +75,9 @@ def dial(spec: "dict[str, Any]", context: "Any", **message: "Any") -> Link:
 
 
 class Pump:
-    """Moves bytes between the head and a process, in one thread: two must not use an SSL connection at once. From the
-    head come OUTPUT frames with stdin; an empty one ends it. To the head go PREAMBLE, OUTPUT frames of stdout (stream
-    1) and stderr (stream 2), and EXIT."""
+    """Moves bytes between the head and a process, in one thread, as two threads must not use an SSL connection at once.
+    The head sends OUTPUT frames with stdin; an empty frame ends it. The head receives PREAMBLE, OUTPUT frames of stdout
+    (stream 1) and stderr (stream 2), and EXIT."""
 
     def __init__(self, sock: "Any", process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -91,8 +93,8 @@ class Pump:
         self._output = bytearray(PREAMBLE)
 
     def run(self) -> None:
-        """Runs until the process has ended and all its output is sent. Where the connection is lost, stops and closes
-        the process's stdin."""
+        """Works until the process has ended and all its output is sent. If the connection is lost, closes the process's
+        stdin and returns."""
         while not self._disconnected:
             self._turn()
             status = self._process.poll()
@@ -124,7 +126,7 @@ class Pump:
         self._send()
 
     def _any_output(self) -> bool:
-        """Reads the output that is left of a process that has ended. Returns False where there was none."""
+        """Reads the remaining output of a process that has ended. Returns whether there was any."""
         before = len(self._output)
         for fd in list(self._open):
             self._take(fd)
@@ -153,7 +155,7 @@ class Pump:
             end = HEAD.size + length
             if len(self._received) < end:
                 return
-            if not self._closed:  # its number may be another file's by now
+            if not self._closed:  # after close, the descriptor's number may belong to another file
                 self._input += self._received[HEAD.size : end]
             self._closing = self._closing or not length
             del self._received[:end]
@@ -194,13 +196,13 @@ class Pump:
 
 
 def pump(sock: "Any", process: "subprocess.Popen[bytes]") -> None:
-    """Carries the streams until the process or the connection has ended. Then closes both and waits for the process."""
+    """Moves bytes until the process or the connection has ended. Then closes both and waits for the process."""
     with process, closing(sock):
         Pump(sock, process).run()
 
 
 def serve(spec: "dict[str, Any]", context: "Any", number: int, command: str) -> None:
-    """One channel, from its command's start to its end."""
+    """Serves one channel: connects, starts the command, and moves its bytes until it ends."""
     try:
         link = dial(spec, context, channel=number)
     except OSError:
@@ -217,14 +219,14 @@ def serve(spec: "dict[str, Any]", context: "Any", number: int, command: str) -> 
 
 
 def report(spec: "dict[str, Any]", context: "Any", number: int) -> None:
-    """The scheduler has signalled its step: the head ends the run, and this agent with it."""
+    """Sends a signal of the scheduler to the head, which then ends the run and this agent."""
     with suppress(OSError):
         dial(spec, context, signal=number).sock.close()
 
 
 def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
-    """Sends a signal to the ranks that were started in this step, or in any one of the job (name: of the variable that
-    marks them), past their launcher. A signal that comes to all of a job comes from the head, too: once is enough."""
+    """Sends a signal directly to the ranks of this step, or of the whole job. name: the variable that marks them.
+    Ignores a second signal of the same number soon after: one for a whole job comes from the scheduler and the head."""
     with spec["lock"]:
         last, now = spec["passed"].get(number, 0.0), time.monotonic()
         if now - last < ONCE_SECONDS:
@@ -236,8 +238,8 @@ def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
 
 
 def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
-    """Acts on each signal, whose number comes through a pipe: one that comes just before the main thread waits for the
-    head would wait with it."""
+    """Handles each signal in a thread, which reads signal numbers from a pipe. In the main thread, a signal that comes
+    just before the thread waits for the head would not be handled until the head sends a message."""
     while True:
         for number in os.read(reader, 64):
             if number in FOR_RANKS:
@@ -247,7 +249,8 @@ def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
 
 
 def heed(spec: "dict[str, Any]", context: "Any") -> bool:
-    """Do what the head requests; True where it reports that this was all. OSError, or one of NONSENSE: it is gone."""
+    """Connects to the head and carries out its requests. Returns True when the head ends this agent. Raises OSError, or
+    one of NONSENSE, if the head is gone."""
     link = dial(spec, context)
     link.sock.settimeout(None)
     while True:

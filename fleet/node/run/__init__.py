@@ -1,1 +1,1 @@
-"""Commands and runs: start, supervise, follow, stop, and what is looked at before."""
+"""Starts, supervises, follows and stops runs, and checks for other runs before a start."""

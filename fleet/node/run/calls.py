@@ -1,7 +1,8 @@
-"""Reads what the ranks of this node called last of each process group, out of the dumps of torch's flight recorder.
+"""Finds the last collective calls of the ranks of this node, for each process group, in dumps of torch's flight
+recorder.
 
-A dump is a pickle that the rank wrote into its run's folder, at a time-out or as its pipe is written to. It is read on
-the rank's own node, and only as plain values: a pickle that has anything else is refused."""
+A dump is a pickle that a rank writes into its run's folder after a timeout, or when fleet writes to its pipe. It is
+read on the rank's own node, and only as plain values: a pickle with anything else is refused."""
 
 import json
 import os
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 MAX_DUMP, MAX_LOCAL, MAX_GROUPS, MAX_RANKS, MAX_FRAMES, MAX_NAME = 32 << 20, 512, 32, 8192, 12, 300
 RAS_PORT, RAS_SECONDS, MAX_RAS = 28028, 8.0, 16 << 10  # of NCCL 2.24 and later
-# for an answer to the pipe; since a dump was written without that: an older one may be of another process
+# to wait for a dump after writing to the pipe; the age of a dump without a pipe: an older one may be of another process
 PIPE_SECONDS, FRESH_SECONDS = 4.0, 60.0
-GRAIN = 0.2  # of a process's age, in seconds
+GRAIN = 0.2  # precision of a process's age, in seconds
 READ_SECONDS = 20.0  # for all dumps of a node: one is read after the other
 
 
 def opened(path: str) -> "BinaryIO":
-    """Returns a file that is no link and no pipe."""
+    """Opens a dump. Raises Refused if it is no regular file, or too large, and OSError for a link."""
     f = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     about = os.fstat(f.fileno())
     if stat.S_ISREG(about.st_mode) and about.st_size <= MAX_DUMP:
@@ -40,10 +41,10 @@ def opened(path: str) -> "BinaryIO":
 
 
 def load(data: bytes) -> "dict[str, Any]":
-    """Raises Refused where it is no dump."""
+    """Returns the dump in these bytes. Raises Refused if they are no dump."""
     try:
         dump = Plain(data).load()
-    except Exception as error:  # what a pickle that was cut short, or made up, raises has no limits
+    except Exception as error:  # an incomplete or malicious pickle may raise any error
         raise Refused("its dump cannot be read: %s" % str(error)[:MAX_NAME]) from None
     if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
         raise Refused("its dump has no entries")
@@ -56,7 +57,7 @@ def text(value: "Any") -> str:
 
 
 def whole(value: "Any", limit: int = 1 << 31) -> int:
-    return value if type(value) is int and 0 <= value < limit else 0  # a bool is none
+    return value if type(value) is int and 0 <= value < limit else 0  # not isinstance(), as a bool is an int
 
 
 def sizes(entry: "dict[str, Any]") -> str:
@@ -71,7 +72,7 @@ def sizes(entry: "dict[str, Any]") -> str:
 
 
 def call_of(entry: "dict[str, Any]", written: float, through: float = 0.0) -> "stacks.Call":
-    """Returns a call. through: when one was last seen to be through; what waits in the GPU's queue waits since then."""
+    """Returns a call. through: when a call was last seen to be complete; a call in the GPU's queue waits since then."""
     frames = [it for it in (entry.get("frames") or [])[:MAX_FRAMES] if isinstance(it, dict)]
     return {
         "seq": whole(entry.get("collective_seq_id")),
@@ -92,12 +93,12 @@ def call_of(entry: "dict[str, Any]", written: float, through: float = 0.0) -> "s
 
 
 def when(entry: "dict[str, Any]", what: str) -> float:
-    """Returns when a call was created, or seen to be through; 0 if that is not known."""
+    """Returns the time of an event of a call, such as "created" or "discovered_completed", or 0 if it is unknown."""
     return whole(entry.get("time_%s_ns" % what), 1 << 63) / 1e9
 
 
 def ranks_of(config: "Any", name: str) -> "list[int] | None":
-    """Returns the ranks of a process group; None: the dump does not have them."""
+    """Returns the ranks of a process group, or None if the dump does not have them."""
     try:
         ranks = json.loads(config[name]["ranks"])
         odd = len(ranks) > MAX_RANKS or any(type(it) is not int or whole(it) != it for it in ranks)
@@ -107,8 +108,8 @@ def ranks_of(config: "Any", name: str) -> "list[int] | None":
 
 
 def groups_of(dump: "dict[str, Any]", written: float) -> "list[stacks.Group]":
-    """Returns the groups in which a rank called something, the last used ones first. Calls between two ranks are left
-    out, and gloo's, of which a dump does not show whether they are through."""
+    """Returns the groups in which a rank made calls, the last used ones first. It omits calls between two ranks, and
+    gloo's calls, as a dump does not show whether these are complete."""
     found: dict[str, list[dict[str, Any]]] = {}
     seen = [when(entry, "discovered_completed") for entry in dump["entries"] if isinstance(entry, dict)]
     for entry in dump["entries"]:
@@ -118,12 +119,12 @@ def groups_of(dump: "dict[str, Any]", written: float) -> "list[stacks.Group]":
         if isinstance(name, (list, tuple)) and len(name) == 2 and whole(entry.get("collective_seq_id")):
             calls = found.pop(text(name[0]), [])
             if calls and whole(calls[-1].get("pg_id")) != whole(entry.get("pg_id")):
-                calls = []  # it was destroyed, and made again: it counts from 1
+                calls = []  # the group was destroyed and made again: its calls are counted from 1
             found[text(name[0])] = calls
             calls.append(entry)
     groups: list[stacks.Group] = []
     for name, calls in list(found.items())[: -MAX_GROUPS - 1 : -1]:
-        # they end in their order; of those that share a number, as coalesced ones do, the last shows how far they are
+        # calls end in order; of calls with the same number (coalesced ones), the last shows their state
         last = {whole(it.get("collective_seq_id")): it for it in calls}
         through = max((seq for seq, it in last.items() if it.get("state") == "completed"), default=0)
         later = min((seq for seq in last if seq > through), default=0)
@@ -141,8 +142,8 @@ def groups_of(dump: "dict[str, Any]", written: float) -> "list[stacks.Group]":
 
 
 def is_apart(entries: "list[Any]") -> bool:
-    """Returns whether a rank may wait in a call that groups_of() leaves out: one between two ranks that is not through,
-    or its last, of gloo's. Those of a coalesced batch stay as they were begun: they are through with the batch."""
+    """Returns whether a rank may wait in a call that groups_of() omits: an incomplete one between two ranks, or a last
+    one of gloo's. The calls of a coalesced batch never get another state: they are complete when the batch is."""
     waits: dict[str, bool] = {}
     gloo = False
     for entry in entries:
@@ -171,12 +172,12 @@ def poke(pipe: str) -> bool:
 
 
 def recorded(rank: int, data: bytes, written: float) -> "stacks.Recorded":
-    """Returns what the rank called last. Raises Refused where its dump cannot be read."""
+    """Returns the rank's last calls. Raises Refused if its dump cannot be read."""
     dump = load(data)
     try:
         first = dump["entries"][0] if dump["entries"] else {}
         groups = groups_of(dump, written)
-        cut = len(groups) >= MAX_GROUPS  # of those that are left out nothing is known
+        cut = len(groups) >= MAX_GROUPS  # other groups may be missing
         return {
             "rank": rank,
             "whole": not first.get("record_id") and not cut,
@@ -190,8 +191,8 @@ def recorded(rank: int, data: bytes, written: float) -> "stacks.Recorded":
 
 
 def when_new(rank: int, path: str, newer: float, oldest: float, seconds: float) -> "stacks.Recorded":
-    """Reads a rank's dump; for these seconds it waits for one that is as new as newer, then takes one of the oldest
-    time. One that cannot be read is read again only when it has changed."""
+    """Returns a rank's last calls from its dump. Waits up to `seconds` for a dump that is not older than `newer`; then
+    accepts one that is not older than `oldest`. Reads an invalid dump again only after it has changed."""
     until, seen, why = time.monotonic() + seconds, None, ""
     while True:
         waits = time.monotonic() < until
@@ -213,8 +214,8 @@ def when_new(rank: int, path: str, newer: float, oldest: float, seconds: float) 
 
 
 def calls_of(folder: str, pids: "dict[int, int]", ended: bool) -> "list[stacks.Recorded]":
-    """Returns what the ranks called last that have a dump in the folder, or a pipe for one. pids: of those that live
-    here: what is older than the process is none of its dumps. ended: also of those that do not."""
+    """Returns the last calls of ranks that have a dump in the folder, or a pipe for one. pids: rank -> pid of live
+    ranks; a dump that is older than the process does not count. ended: True includes ranks that are not alive."""
     names = (re.match(CALLS + r"(\d{1,7})(?:\.pipe)?$", name) for name in os.listdir(folder))
     ranks = sorted(rank for rank in {int(name.group(1)) for name in names if name} if ended or rank in pids)
     begun, clock = time.time(), time.monotonic()
@@ -233,7 +234,7 @@ def calls_of(folder: str, pids: "dict[int, int]", ended: bool) -> "list[stacks.R
 
 
 def ras_of(run: str, port: int = RAS_PORT) -> str:
-    """Returns what NCCL's RAS reports of its job, where a process of the run listens for that; else ""."""
+    """Returns the report of NCCL's RAS about its job, or "" if no process of the run serves it."""
     tables = [parse_listeners(table_of(table), {port}) for table in ("tcp", "tcp6")]
     listeners = {inode: address for table in tables for _, address, _, inode in table}
     own = set(marked(run)) if listeners else set()
@@ -251,5 +252,5 @@ def ras_of(run: str, port: int = RAS_PORT) -> str:
                     break
                 text += part
     except OSError:
-        pass  # what has come by then is shown
+        pass  # the part that was received is returned
     return text[:MAX_RAS].decode("utf-8", "replace")

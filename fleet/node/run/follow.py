@@ -1,28 +1,28 @@
-"""Streams a run's files to the head from given offsets, reports how ranks and the run end, renews the lease.
+"""Sends a run's files to the head from given offsets, reports how ranks and the run end, and renews the lease.
 
 spec: {"run", "offsets": {name: bytes}, "attempt": n, "once": bool, "passive": bool, "heartbeat": s, "waits": bool,
-"logs": bool}. The last six are optional: of an earlier attempt; send what is there now; renew nothing; how often to
-report that this node lives; wait for the leader's verdict; send no logs. Files: rank<R>.out, rank<R>.err,
-node.log. Sends
-    J {"event": "stream", "id", "name", "offset"}  once a file, then its bytes as O frames of that id, in order; again
-        where bytes before the offset are no longer there (--max-log)
-    J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; after what that rank wrote, as a rule;
-        "asked": true where it ended after a head had the run stopped
-    J {"event": "status", "state": "running", "disk_full": bool}    what ranks write is lost, or is no more
+"logs": bool}. The last six are optional. attempt: follow an earlier attempt. once: send what is there now, and end.
+passive: do not renew the lease. heartbeat: seconds between heartbeats. waits: wait for the leader's verdict. logs:
+false sends no logs. Files: rank<R>.out, rank<R>.err, node.log. Sends
+    J {"event": "stream", "id", "name", "offset"}  once per file, then its bytes as O frames of that id, in order; again
+        if bytes after the last offset were removed (--max-log)
+    J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; usually after that rank's output;
+        "asked": true if the rank ended after a head had stopped the run
+    J {"event": "status", "state": "running", "disk_full": bool}    output of ranks is lost, or no longer is
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
         was killed, or the folder removed
-    J {"event": "clock", "up", "sent"}    now and then: the fastest of these shows how far two clocks are apart;
-        "up": of an elastic run, how many ranks live here
+    J {"event": "clock", "up", "sent"}    regularly; the message with the least delay gives the clocks' offset;
+        "up": how many ranks are alive here, in an elastic run
     J {"event": "verdict", "verdict"}   how the run ended, once that is decided
     J {"event": "superseded"}    a request was refused: a later leader has been here
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
     J {"event": "failed", "message", "hint"}    there is no such run here; then X 1
-Control lines: {"op": "ping"} or {"op": "renew"} renews the lease, {"op": "detach"} does away with it,
-{"op": "stop", "grace", "reason", "end", "interrupt": whether ranks get SIGINT first} stops the run,
-{"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again,
-{"op": "over"} reports that every rank on every node has ended well, so that no node waits for an engine,
-{"op": "have", "sizes": {name: bytes}} what the leader has of the logs: with --max-log the rest may go. End of file on
-stdin ends this program; the run goes on under its lease.
+Control lines: {"op": "ping"} and {"op": "renew"} renew the lease; {"op": "detach"} removes it;
+{"op": "stop", "grace", "reason", "end", "interrupt": whether ranks get SIGINT first} stops the run;
+{"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again;
+{"op": "over"}: every rank on every node has ended well, so no node needs to wait for its engine;
+{"op": "have", "sizes": {name: bytes}}: the leader has these parts of the logs, which --max-log may remove here. End of
+file on stdin ends this program; the run goes on under its lease.
 """
 
 import os
@@ -54,12 +54,13 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
-VERDICT_SECONDS = 5.0  # after the end here, in which the leader reports how the run ended, or starts it again
+VERDICT_SECONDS = 5.0  # so long after the end here the leader may take to send a verdict, or to start the run again
 FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
 class Stream:
-    """One growing file. begins: where what is left of it begins; checked after a read: what is gone reads as zeros."""
+    """Sends one growing file. begins: returns the offset of the first byte that was not removed. It is called after
+    each read, as removed bytes read as zeros."""
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class Stream:
         say({"event": "stream", "id": number, "name": name, "offset": self.offset})
 
     def turn(self) -> bool:
-        """Send what is there, up to 1 MiB, so that one loud file does not silence the others; True if any."""
+        """Sends new bytes, up to 1 MiB, so that one file with much output does not delay the others. Returns whether
+        there were any."""
         sent = False
         for _ in range(CHUNKS_A_TURN):
             data = os.pread(self.fd, CHUNK, self.offset)
@@ -94,7 +96,7 @@ class Stream:
 
 
 class Follower:
-    """Sends what a run's folder has, by calls of `say`. once: it ends when all that is there has been sent."""
+    """Sends the contents and events of a run's folder, by calls of `say`. once: ends when all of it has been sent."""
 
     def __init__(
         self, request: "run_specs.FollowSpec", folder: str, clock: Clock = CLOCK, say: Any = send_json
@@ -119,7 +121,7 @@ class Follower:
             over = self.once or self.status.get("state") in FINAL
             now = self.clock.monotonic()
             is_time = now >= self.clock_due
-            up = ranks_up(self.folder) if is_time and self.elastic else None  # before the records of those that ended
+            up = ranks_up(self.folder) if is_time and self.elastic else None  # before records of ended ranks are read
             found = self.look() if over or self.is_due(now) or up is not None else []
             moved = False
             for stream in self.streams.values():
@@ -140,7 +142,7 @@ class Follower:
         self.say({"event": "end", "sizes": {s.name: s.offset for s in self.streams.values()}})
 
     def is_open(self) -> bool:
-        """Sends the verdict once it is there; returns whether that, or another attempt, is waited for."""
+        """Sends the verdict if it is there. Returns whether to wait for it, or for another attempt."""
         verdict, last = verdict_of(self.folder) if self.ours else None, run_folder(self.run)
         if verdict:
             self.say({"event": "verdict", "verdict": verdict})
@@ -149,8 +151,8 @@ class Follower:
         return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
 
     def is_due(self, now: float) -> bool:
-        """Is true where files may have come or been replaced: that renews the folder, whose clock may be a coarse
-        one."""
+        """Returns whether files may be new or replaced, by the folder's mtime. As that may be coarse, it also returns
+        True for some time after a change."""
         folder_time = os.stat(self.folder).st_mtime_ns
         if folder_time != self.folder_time:
             self.folder_time, self.changed = folder_time, now
@@ -160,7 +162,7 @@ class Follower:
         return True
 
     def look(self) -> "list[dict[str, Any]]":
-        """Open new files; returns the events of records that are new, of ranks as they ended, then the run's."""
+        """Opens new files. Returns the events of new records: of ranks in the order of their ends, then of the run."""
         events = []
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
@@ -177,7 +179,7 @@ class Follower:
                 if record:
                     events.append(dict(record, event="status" if name == STATUS else "rank"))
         began = self.status.get("began") if self.status.get("cause") == "asked" else None
-        for event in events:  # a stop is on record before a rank hears of it
+        for event in events:  # a stop is recorded before any rank gets a signal
             if event["event"] == "rank" and began is not None and event.get("time", 0.0) >= began:
                 event["asked"] = True
         return sorted(events, key=lambda event: (event["event"] == "status", event.get("time", 0.0)))
@@ -186,7 +188,7 @@ class Follower:
         return trimmed(self.folder).get(name, 0) if self.trims else 0
 
     def renewed(self, name: str, path: str) -> "dict[str, Any]":
-        """The object in a replaced file, {} when it is the one that was seen."""
+        """Returns the object in a file if it was replaced since the last call, otherwise {}."""
         stamp = stamp_of(path)
         if stamp in (None, self.seen.get(name)):
             return {}
@@ -194,8 +196,8 @@ class Follower:
         return read_json(path)
 
     def check_owners(self, now: float) -> None:
-        """A run whose supervisor and guardian were both killed has no process left that ends it: do that here. Where
-        its folder was removed, they receive no stop any more."""
+        """Ends a run whose supervisor and guardian were both killed, as no other process would. Does the same if the
+        run's folder was removed, as they then receive no stop requests."""
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.owners_checked = now
@@ -209,8 +211,8 @@ class Follower:
             self.say(dict(self.status, event="status", sent=self.clock.time()))
 
     def check_disk(self, now: float) -> None:
-        """Reports a full disk, once, and when there is room again. What ranks cannot write is lost, and they may not
-        care."""
+        """Reports a full disk once, and again when there is space. Output of ranks is lost meanwhile, which they may
+        ignore."""
         if now - self.disk_checked < DISK_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.disk_checked = now
@@ -219,7 +221,7 @@ class Follower:
             self.say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
     def send_time(self, now: float, up: "int | None") -> None:
-        """Sends the node's time: it orders the ends of ranks on two nodes, even where this node or the head is busy."""
+        """Sends the node's time, so that the head can order events of two nodes, even if a node or the head is busy."""
         self.clock_due, self.clock_pause = (
             now + self.clock_pause,
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),
@@ -228,12 +230,13 @@ class Follower:
 
 
 def opened(run: str, attempt: "int | None") -> str:
-    """Returns the folder of an attempt, held open: what another one sets aside is still found. Refused; OSError."""
+    """Returns a path of an attempt's folder that stays open, so that it is valid even if another attempt moves the
+    folder. Raises Refused or OSError."""
     return "/proc/self/fd/%d" % os.open(known_folder(run, attempt), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def close(folder: str) -> None:
-    """Closes what opened() returned."""
+    """Closes the folder that opened() returned."""
     os.close(int(os.path.basename(folder)))
 
 
@@ -266,6 +269,6 @@ def main() -> None:
     try:
         send_exit(follow())
     except OSError as error:
-        with suppress(OSError):  # mostly the head is gone, and this goes nowhere; the run goes on
+        with suppress(OSError):  # usually the head is gone, and receives nothing; the run goes on
             send_json(unread(error))
             send_exit(1)

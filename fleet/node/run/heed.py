@@ -1,4 +1,4 @@
-"""Does what who leads a run requests of a node while it is followed: the control lines of follow.py."""
+"""Carries out the requests of a run's leader to a node that it follows: the control lines of follow.py."""
 
 import os
 from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
@@ -11,11 +11,11 @@ from fleet.protocol.state import LEASE, METRICS, OVER, SPEC, TRIMMED, is_log
 
 PUNCH_HOLE_KEEP_SIZE = 3
 BLOCK = 1 << 16
-UNFIT = ""  # among the names in TRIMMED: this file system makes no holes
+UNFIT = ""  # a key in TRIMMED: this file system has no holes
 
 
 def is_led_by(folder: str, term: int) -> bool:
-    """Returns whether no later leader has been here; from now on this one has."""
+    """Returns whether no leader with a later term has been here, and records this term."""
     kept = read_json(os.path.join(folder, LEASE))
     if kept.get("term", 0) < term:
         try_write(os.path.join(folder, LEASE), dict(kept, term=term))
@@ -23,8 +23,8 @@ def is_led_by(folder: str, term: int) -> bool:
 
 
 def heed(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
-    """Does what a control line asks for; what makes no sense is passed over. Returns False where a later leader has
-    been here. term: 0 of who only looks on."""
+    """Carries out a control line. Ignores an invalid one. Returns False if a later leader has been here. term: of the
+    leader; 0 for a head that only follows."""
     op = message.get("op") if isinstance(message, dict) else None
     with suppress(OSError, ValueError, TypeError, KeyError):
         if term and not is_led_by(folder, term):
@@ -48,19 +48,19 @@ def heed(run: str, folder: str, message: Any, passive: bool = False, term: int =
         elif op == "over":
             open(os.path.join(folder, OVER), "wb").close()
             for who in owners(folder)[:1]:
-                os.kill(who["pid"], SIGCHLD)  # what a supervisor wakes up for
+                os.kill(who["pid"], SIGCHLD)  # wakes the supervisor
     return True
 
 
-# -- the disk space of what the leader has of the logs (--max-log): holes, so that offsets stay ------------------
+# -- freeing the disk space of logs that the leader has (--max-log): by holes, so that offsets stay --------------
 def trimmed(folder: str) -> "dict[str, Any]":
-    """By log: where that begins which is still there."""
+    """Returns log -> the offset of its first byte that was not removed."""
     return read_json(os.path.join(folder, TRIMMED))
 
 
 def trim(folder: str, have: "dict[str, int]", most: int) -> None:
-    """have: by log, how many bytes the leader has. most: bytes that a log keeps of them. Samples are kept whole: their
-    number is bounded by itself, and a gap's line of text is none of them."""
+    """Removes the beginnings of logs that the leader has. have: log -> how many bytes the leader has. most: how many of
+    these bytes each log keeps. Samples stay: they are bounded anyway, and a reader's note of a gap would be no JSON."""
     kept, record = trimmed(folder), os.path.join(folder, TRIMMED)
     for name in filter(is_log, have):
         if name == METRICS:
@@ -69,7 +69,7 @@ def trim(folder: str, have: "dict[str, int]", most: int) -> None:
             begin, end = kept.get(name, 0), min(have[name], os.fstat(fd).st_size - most) // BLOCK * BLOCK
             if end <= begin or UNFIT in kept:
                 continue
-            write_json(record, dict(kept, **{name: end}))  # first: who reads zeros looks here
+            write_json(record, dict(kept, **{name: end}))  # before the hole: a reader of zeros checks it
             import ctypes  # takes some time, and most runs have no use for it
 
             libc = ctypes.CDLL(None, use_errno=True)

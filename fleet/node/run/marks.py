@@ -28,7 +28,7 @@ def put_limit(run: str) -> None:
 
 def marked(run: str) -> "dict[int, int]":
     """Returns {pid: start time} of the other live processes with either mark."""
-    # the environment last: reading that of a process which hangs in a page fault may hang, too
+    # the environment is read last: if the process hangs in a page fault, reading it may hang, too
     pair, limit = ("%s=%s" % (RUN_MARK, run)).encode(), b"%d" % limit_of(run)
     found: dict[int, int] = {}
     seen: set[int] = set()

@@ -1,6 +1,6 @@
-"""Live runs that one which is to start here would share GPUs with, or all.
+"""Finds the live runs on this node that use the same GPUs as a run that will start here.
 
-spec: {"run", "devices": of its GPUs, or null: all}. Answers J {"event": "neighbours", "runs": [...]}: see LiveRun in
+spec: {"run", "devices": its GPUs, or null: all}. Sends J {"event": "neighbours", "runs": [...]}: see LiveRun in
 fleet/protocol/messages/run.py.
 """
 
@@ -15,11 +15,11 @@ from fleet.node.run.list_runs import runs
 from fleet.node.run.marks import marked
 from fleet.protocol.state import SCOPE, meet
 
-YIELD_SECONDS = 8.0  # in which a younger one goes that was turned away on another of its nodes
+YIELD_SECONDS = 8.0  # so long a younger run may take to end here after another of its nodes refused it
 
 
 class Occupied(Refused):
-    """runs: whose node it is."""
+    """Is raised if other runs use this node. runs: these runs."""
 
     def __init__(self, runs: "list[run.LiveRun]") -> None:
         Refused.__init__(self, "another run is live here")
@@ -27,19 +27,20 @@ class Occupied(Refused):
 
 
 def elsewhere(name: str) -> bool:
-    """A run that another scheduler's job holds: whose GPUs are whose is not this one's business."""
+    """Returns whether a run belongs to another scheduler's job. The scheduler then assigns the GPUs, so it does not
+    count."""
     mine = os.environ.get(SCOPE, "").encode()
     folder = os.path.join(runs_root(), name)
     return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in owners(folder))
 
 
 def lives(it: "run.RunHere") -> bool:
-    """A run that a reboot or a full disk ended is on record as running, and holds nothing any more."""
+    """Returns whether a run has live processes. After a reboot or on a full disk, its record may be wrong."""
     return it["alive"] or bool(marked(it["run"]))
 
 
 def others(own: "str | None") -> "list[run.LiveRun]":
-    """Returns the live runs, without that one, of which is known what they are."""
+    """Returns the live runs except `own`, as far as they have a description."""
     found = [it for it in runs("", True) if it["run"] != own and "about" in it]
     found = [it for it in found if lives(it) and not elsewhere(it["run"])]
     return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
@@ -50,8 +51,8 @@ def neighbours(spec: "Mapping[str, Any]") -> "list[run.LiveRun]":
 
 
 def be_alone(spec: "run_specs.Starting") -> None:
-    """Waits until no other run uses what this one does. Of two that start at once each is known before it looks: the
-    older one stays. Raises Occupied."""
+    """Waits until no other run uses the same GPUs. If two start at once, each finds the other, as a run is published
+    before it checks; the older one stays. Raises Occupied."""
     until = time.monotonic() + YIELD_SECONDS
     mine = _age(spec["run"], spec["about"])
     while True:

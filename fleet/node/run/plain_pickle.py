@@ -1,15 +1,15 @@
-"""Reads a pickle of plain values: nothing in it is run, and what it takes is bounded."""
+"""Reads a pickle of plain values. Executes nothing in it, and bounds the time and memory."""
 
 import struct
 
 from fleet.node.base.types import Any
 
-MAX_STEPS = 4000000  # of a pickle: 2,000 calls with 100 frames each have fewer
+MAX_STEPS = 4000000  # opcodes of a pickle: 2,000 calls with 100 frames each have fewer
 
 
 class Plain:
-    """Reads a pickle of plain values, as torch writes them, and of nothing else. What it takes is bounded by the length
-    of the pickle and MAX_STEPS."""
+    """Reads a pickle of plain values, as torch writes them, and refuses all others. Time and memory are bounded by the
+    length of the pickle and MAX_STEPS."""
 
     NUMBERS = {
         0x4A: struct.Struct("<i"),
@@ -27,7 +27,7 @@ class Plain:
         self._memo: dict[int, Any] = {}
 
     def load(self) -> "Any":
-        """Returns the value. Raises some exception where it is cut short, or no such pickle."""
+        """Returns the value. Raises an exception of any class if the pickle is incomplete or has other values."""
         stack = self._stack
         for _ in range(MAX_STEPS):
             (code,) = self._part(1)
@@ -77,7 +77,7 @@ class Plain:
         return int.from_bytes(self._part(size), "little")
 
     def _taken(self, first: int) -> "list[Any]":
-        """Takes the values from there on from the stack."""
+        """Removes the values from index `first` on from the stack, and returns them."""
         if first < 0:
             raise ValueError("it lacks values")
         values = self._stack[first:]

@@ -1,10 +1,10 @@
-"""Decides if another attempt of a run can begin on this node: nothing of earlier ones is left, a port is free for it.
+"""Prepares this node for another attempt of a run: ends processes of earlier attempts, and finds a free port.
 
-spec: {"run", "attempt", "ports": [candidates], none where ranks do not meet, "pause": seconds to wait first, "part": of
-SPEC what a spare keeps, which has no folder of the run yet; the last two if need be}.
-While it waits the run is known here as restarting, after its answer as starting, until the head has begun the attempt;
-it is over when the head goes away, and the pause when the run is stopped for good. Answers J {"event": "ready", "left":
-[pids], "port": the first that is free or null, "forbidden": whether the run was stopped for good meanwhile}.
+spec: {"run", "attempt", "ports": [candidates], [] if ranks do not meet here, "pause": seconds to wait first, "part":
+the fields of SPEC for a spare, which has no folder of the run yet; the last two are optional}.
+While it waits, the run's state here is "restarting"; after its response, "starting", until the head has begun the
+attempt. It ends when the head goes away; the pause ends if the run is stopped for good. Sends J {"event": "ready",
+"left": [pids], "port": the first free one or null, "forbidden": whether the run was stopped for good meanwhile}.
 """
 
 import os
@@ -21,7 +21,7 @@ from fleet.node.run.stop import stop
 from fleet.protocol.state import NEXT, PROTOCOL, RESTARTING, RUNS, SPEC, STARTING, STATUS
 
 POLL_SECONDS = 0.1
-START_SECONDS = 120.0  # in which the head begins the attempt, or has gone unnoticed
+START_SECONDS = 120.0  # so long the head may take to begin the attempt; after that, it is gone
 
 
 def is_free(port: int) -> bool:
@@ -33,7 +33,8 @@ def is_free(port: int) -> bool:
 
 
 def stand_by(run: str, part: "run_specs.Part") -> "str | None":
-    """A folder for a run that has not been here: by it the run is found, and stopped, before it begins."""
+    """Makes a folder for a run that has not been here, so that the run can be found and stopped before it begins.
+    Returns its path, or None."""
     try:
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
         os.mkdir(folder, 0o700)

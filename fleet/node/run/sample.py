@@ -1,5 +1,5 @@
-"""Samples what a node does: its GPUs, network, InfiniBand, load, CPUs and memory. As a program, it sends samples until
-the head is gone; the supervisor of a run writes them into the run's folder.
+"""Samples the use of a node's GPUs, network, InfiniBand, load, CPUs and memory. As a program, it sends samples until
+the head is gone. The supervisor of a run writes samples into the run's folder.
 
 spec: {"every": seconds between two, "count": how many, 0: no end}. Sends J {"event": "sample", ...}: see Sample in
 fleet/protocol/messages/samples.py; then X 0.
@@ -18,22 +18,22 @@ from fleet.node.run.neighbours import others
 from fleet.protocol.state import RUN_MARK, is_run_id
 
 ESTABLISHED = "01"
-WAITING_BYTES = 1 << 15  # of a connection on which data waits to be sent, or to be read
+WAITING_BYTES = 1 << 15  # with so many bytes to send, or to read, data waits on a connection
 MOST_LINKS, MOST_PEERS, MOST_RUNS = 64, 64, 20
-MOST_BYTES = 4 << 20  # of connections
-NAN = float("nan")  # of which no rate is known
-HEARTBEAT_SECONDS = 5.0  # seldom: samples are a sign of life, too
+MOST_BYTES = 4 << 20  # of a table of connections
+NAN = float("nan")  # an unknown counter, which has no rate
+HEARTBEAT_SECONDS = 5.0  # rare, as samples show, too, that the node is alive
 
 
 class Rates:
-    """How fast counters grow."""
+    """Computes how fast counters grow."""
 
     def __init__(self) -> None:
         self.before: dict[Any, float] = {}
         self.then = 0.0
 
     def of(self, values: "dict[Any, float]", now: float) -> "dict[Any, float | None]":
-        """Returns the rates since the last call; None of counters that are new, or began again."""
+        """Returns the rates since the last call. The rate of a counter that is new, or was reset, is None."""
         seconds, before = now - self.then, self.before
         self.before, self.then = values, now
         known = {key for key, value in values.items() if seconds > 0 and key in before and value >= before[key]}
@@ -41,7 +41,8 @@ class Rates:
 
 
 class Sampler:
-    """run: whose processes' share of the CPUs is sampled, too. root: where /proc and /sys are."""
+    """Takes samples. run: also samples the CPU time and connections of this run's processes. root: the folder that has
+    proc and sys."""
 
     def __init__(self, run: "str | None" = None, clock: Clock = CLOCK, root: str = "/") -> None:
         self.run, self.clock, self.root, self.nvml = run, clock, root, Nvml()
@@ -49,14 +50,14 @@ class Sampler:
         self.waited: dict[tuple[str, str], list[int]] = {}
         self.looks, self.cut = 0, False
         self.sockets: set[str] = set()
-        with suppress(OSError, ValueError, LookupError):  # which the next one would show
+        with suppress(OSError, ValueError, LookupError):  # the next sample raises it again
             self.sample()
 
     def read(self, path: str, most: int = 1 << 20) -> str:
         return read_file(self.root + path, most).decode("ascii", "replace")
 
     def sample(self) -> "dict[str, Any]":
-        """Returns what the node does; rates are those since the last call."""
+        """Returns a sample of the node. Rates are those since the last call."""
         ticks = [int(each) for each in self.read("proc/stat").partition("\n")[0].split()[1:9]]  # a guest's are "user"
         counters: dict[Any, float] = {"busy": sum(ticks) - sum(ticks[3:5]), "all": sum(ticks)} if ticks else {}
         counters.update(self.links())
@@ -92,15 +93,16 @@ class Sampler:
     def gpu(self, index: int) -> "dict[str, Any]":
         found = self.nvml.gpu(index)
         pids = found.pop("pids")
-        shown = [environment(pid) for pid in pids or ()]  # nothing of a process that hides, or of another container's
+        shown = [environment(pid) for pid in pids or ()]  # empty for a hidden process, or one of another container
         runs = [it.get(RUN_MARK.encode(), b"").decode("ascii", "replace") for it in shown]
         ours = set(filter(is_run_id, runs))
         known = pids is not None and all(shown)
         return dict(found, runs=sorted(ours), others=sum(run not in ours for run in runs) if known else None)
 
     def links(self) -> "dict[Any, float]":
-        """Returns the bytes received and sent by each network interface with hardware (in a container: by each), and by
-        each InfiniBand adapter, all its ports together. The kernel counts the latter in units of 4 bytes."""
+        """Returns the bytes received and sent by each network interface with hardware (if there is none, as in a
+        container, by each interface), and by each InfiniBand adapter with all its ports. The kernel counts the latter
+        in units of 4 bytes."""
         lines = dict(line.partition(":")[::2] for line in self.read("proc/net/dev").splitlines()[2:])
         counters = {name.strip(): line.split() for name, line in lines.items() if name.strip() != "lo"}
         there = [name for name in counters if os.path.exists(self.root + "sys/class/net/%s/device" % name)]
@@ -116,8 +118,9 @@ class Sampler:
         return found
 
     def of_run(self, run: str) -> "tuple[float | None, float | None]":
-        """Returns (CPUs that the run's threads had, CPUs more that they were ready for), on average since the last
-        call: the second is large where too few CPUs are left to them. A kernel that does not count has zeros."""
+        """Returns (the number of CPUs that the run's threads used, the number for which they waited), on average since
+        the last call. The second is large if there are too few CPUs for them. Returns (None, None) if the kernel does
+        not count this."""
         spent: dict[Any, float] = {}
         self.sockets = set()
         for pid in marked(run):
@@ -131,8 +134,8 @@ class Sampler:
         return (had, lacked) if any(spent.values()) else (None, None)
 
     def look(self) -> None:
-        """Counts on which connections of the run's processes data waits at this moment: to be sent, or to be confirmed;
-        to be read."""
+        """Counts the connections of the run's processes on which data waits now: to be sent or acknowledged, and to be
+        read."""
         self.looks += 1
         waits: dict[tuple[str, str], list[bool]] = {}
         for path in ("proc/net/tcp", "proc/net/tcp6"):

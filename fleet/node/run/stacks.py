@@ -1,10 +1,10 @@
-"""Takes the stacks of a run's ranks, in a way that the run continues undisturbed.
+"""Reads the stacks of a run's ranks without disturbing the run.
 
-spec: {"run", "ranks": [...] or null for all, "ended": bool, "native": bool}. Answers J {"event": "stacks", "ranks":
-[...], ...}: see fleet/protocol/messages/stacks.py; {"event": "failed", ...} where no such run is known.
+spec: {"run", "ranks": [...] or null for all, "ended": bool, "native": bool}. Sends J {"event": "stacks", "ranks":
+[...], ...}: see fleet/protocol/messages/stacks.py; {"event": "failed", ...} if no such run is known.
 
-By py-spy where the rank's own PATH has it: native frames hold the rank for some tenths of a second, python frames alone
-do not. Else by faulthandler, where rank.py has armed it. Else the kernel shows what it waits for."""
+It uses py-spy if the rank's own PATH has it. Native frames stop the rank for some tenths of a second; Python frames do
+not. Otherwise it uses faulthandler, if rank.py has armed the rank. Otherwise it reads the kernel's stack."""
 
 import json
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NATIVE_SECONDS, PYTHON_SECONDS, SIGNAL_SECONDS = 10.0, 4.0, 5.0
 MAX_NAME, MAX_FRAMES, MAX_THREADS = 300, 150, 100
 STOPPED, UNINTERRUPTIBLE = "Tt", "D"
-# a launcher, how many nodes it starts for, and where these meet
+# patterns of a command line: a launcher, its number of nodes, and the address where these meet
 LAUNCHER = re.compile(rb"torchrun|torch\.distributed|accelerate|deepspeed|colossalai")
 NODES = re.compile(rb"\0--(?:nnodes|num[_-](?:machines|nodes))[=\0](?:\d+:)?(\d+)")
 MASTER = re.compile(rb"\0--(?:master[_-]addr|rdzv[_-]endpoint|main[_-]process[_-]ip)[=\0]([^\0]+)")
@@ -50,14 +50,14 @@ def threads_of(pid: int) -> "list[str]":
 
 # -- py-spy -----------------------------------------------------------------------------------------------
 def py_spy_of(pid: int) -> "str | None":
-    """Returns where the rank would find py-spy, or this program."""
+    """Returns the path of py-spy on the rank's PATH, or on this program's PATH, or None."""
     own = os.environ.get("PATH", os.defpath)
     path = os.fsdecode(environment(pid).get(b"PATH", b"")) if is_ours(pid) else ""
     return shutil.which("py-spy", path=path + os.pathsep + own if path else own)
 
 
 def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
-    """The threads as it reports them. Refused where it cannot."""
+    """Returns the threads as py-spy reports them. Raises Refused if py-spy fails."""
     argv = [tool, "dump", "--json", "--pid", str(pid), "--native" if native else "--nonblocking"]
     seconds = NATIVE_SECONDS if native else PYTHON_SECONDS
     try:
@@ -70,7 +70,7 @@ def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
         )
     except subprocess.TimeoutExpired:
         if native:
-            os.kill(pid, signal.SIGCONT)  # where it was cut short while it held the rank; nothing to one that runs
+            os.kill(pid, signal.SIGCONT)  # if py-spy was killed while the rank was stopped
         raise Refused("py-spy took longer than %g s" % seconds) from None
     except OSError as error:
         raise Refused("%s: %s" % (tool, error.strerror)) from None
@@ -82,7 +82,7 @@ def ask_py_spy(tool: str, pid: int, native: bool) -> "list[dict[str, Any]]":
 
 
 def by_py_spy(tool: str, pid: int, native: bool) -> "Threads":
-    held = set(STOPPED + UNINTERRUPTIBLE)  # those would not answer who holds them
+    held = set(STOPPED + UNINTERRUPTIBLE)  # in these states, a thread cannot be stopped by a tracer
     if native and not held & {state_of(pid, "/task/" + tid) for tid in threads_of(pid)}:
         with suppress(Refused):
             return _threads(ask_py_spy(tool, pid, True), pid)
@@ -107,13 +107,13 @@ def _thread(name: str, main: bool, frames: "list[stacks.Frame]") -> "stacks.Thre
 
 # -- faulthandler -----------------------------------------------------------------------------------------
 def has_signal(values: "list[bytes]") -> bool:
-    """Returns whether STACK_SIGNAL is in a mask of signals, as status_of() has it."""
+    """Returns whether STACK_SIGNAL is in a signal mask that status_of() returned."""
     return bool(values) and int(values[0], 16) >> (STACK_SIGNAL - 1) & 1 == 1
 
 
 def is_armed(pid: int, path: str) -> bool:
-    """Is true where it would write its stack to that file. Any other process would be ended by the signal, or write
-    into what it has opened since."""
+    """Returns whether the process would write its stack to that file. The signal would end any other process, or make
+    it write into another file."""
     try:
         return has_signal(status_of(pid, b"SigCgt")) and any(os.path.samefile(it, path) for it, _ in open_files(pid))
     except OSError:
@@ -121,12 +121,12 @@ def is_armed(pid: int, path: str) -> bool:
 
 
 def answering(pid: int) -> "set[str]":
-    """Its threads in which the signal is blocked: the kernel does that to one for as long as it handles it."""
+    """Returns the threads in which the signal is blocked. The kernel blocks it in a thread while that handles it."""
     return {tid for tid in threads_of(pid) if has_signal(status_of(pid, b"SigBlk", "/task/" + tid))}
 
 
 def by_faulthandler(pid: int, path: str) -> "Threads":
-    """Returns the main thread's frames. Raises Refused where it is not armed, or does not answer."""
+    """Returns the main thread with its frames. Raises Refused if the process is not armed, or does not respond."""
     if not is_armed(pid, path):
         raise Refused("fleet has not armed it (python -I or -E, or no python)")
     if state_of(pid) in STOPPED + UNINTERRUPTIBLE:
@@ -154,16 +154,16 @@ def parse(text: str) -> "list[stacks.Frame]":
 
 # -- the kernel -------------------------------------------------------------------------------------------
 def by_kernel(pid: int) -> "Threads":
-    """Functions of the kernel that the main thread is in: root may see them."""
+    """Returns the main thread with the kernel functions that it is in. Only root can read them."""
     lines = read_file("/proc/%d/stack" % pid).decode("ascii", "replace").splitlines()
     frames = [frame(line.split()[-1].partition("+")[0], "kernel", 0, True) for line in lines if line.strip()]
     return [_thread(read_file("/proc/%d/comm" % pid).decode("utf-8", "replace").strip(), True, frames)]
 
 
-# -- launchers that a script of the user's started, and ranks of its own, that wait for others at this very node ----
+# -- launchers and ranks that a user's script started, and that wait for others at an address of this very node -----
 def own_master(run: str) -> "str | None":
-    """Returns where a launcher, or a rank, of several nodes' meets the others, where that is an address of this node.
-    Those that fleet gave it to are left out."""
+    """Returns the address where a launcher or rank of several nodes waits for others, if this node has that address, or
+    None. Ignores addresses that fleet has set."""
     found = {pid: environment(pid) for pid in sorted(marked(run))}
     given = {env.get(b"MASTER_ADDR") for pid, env in found.items() if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
     for pid, env in found.items():
@@ -174,7 +174,7 @@ def own_master(run: str) -> "str | None":
 
 
 def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
-    """Returns where a process meets others; None where it is alone in its world, or no part of one."""
+    """Returns the address where a process meets others, or None if its world has one node, or if it has no world."""
     if LAUNCHER.search(argv):
         nodes, master = NODES.search(argv), MASTER.search(argv)
         several = nodes is not None and int(nodes.group(1)) > 1
@@ -185,7 +185,7 @@ def master_of(argv: bytes, env: "dict[bytes, bytes]") -> "bytes | None":
 
 
 def is_own(address: str) -> bool:
-    """Is true where this node has that address, by number or by name; a port may follow it."""
+    """Returns whether this node has an address or name; a port may follow it."""
     return is_here(re.sub(r"^\[(.*)\](:\d+)?$|^([^:]*):\d+$", r"\1\3", address))
 
 
@@ -228,7 +228,7 @@ def stacks_of(spec: "stacks.StacksSpec") -> "stacks.Stacks":
         start_thread(lambda rank, pid: found.append(stack_of(rank, pid, folder, native)), rank, pid)
         for rank, pid in wanted.items()
     ]
-    if requested is None:  # of some ranks alone they show nothing
+    if requested is None:  # these are useful only for all ranks
         threads += [
             start_thread(lambda: calls.extend(calls_of(folder, wanted, spec["ended"]))),
             start_thread(lambda: ras.append(ras_of(spec["run"]))),

@@ -1,11 +1,11 @@
-"""Stops a run on this node, whether its supervisor lives, was killed, hangs, or has not started yet.
+"""Stops a run on this node, whether its supervisor is alive, was killed, hangs, or has not started yet.
 
-spec: {"run", "grace": s, "reason", "end", "attempt": the last one that is meant; without it none is to follow,
-"verdict": on the run, where that is over}.
-Answers J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": that is written here}: was "running"; "gone"
-(it had ended already, or a later attempt is under way); "unknown" (never started here: a file
-~/.fleet/runs/RUN@NODE.stop now makes a supervise that comes late refuse). left: pids that would not die; stuck: what
-they do instead, where there are any.
+spec: {"run", "grace": s, "reason", "end", "attempt": the last attempt to stop; without it no attempt may follow,
+"verdict": the run's, if it is over}.
+Sends J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": the one on record here}. was: "running"; "gone"
+(it had ended already, or a later attempt is under way); "unknown" (it was never started here: the file
+~/.fleet/runs/RUN@NODE.stop now makes a late supervise.py refuse). left: pids that SIGKILL did not end; stuck: texts
+about these, if there are any.
 """
 
 import os
@@ -41,12 +41,13 @@ from fleet.node.run.marks import marked
 from fleet.node.run.start.ending import Ending, bury, bury_unkept, descendants
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
-MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: for a supervisor to hear of it, and for one that ends the run
+MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: until a supervisor must have begun the stop; ended the run
 OLD_SECONDS = 86400
 
 
 def forbid(run: str, attempt: "int | None") -> None:
-    """Leave the tombstone, whole from the first, where none forbids as much; clear away those of yesterday."""
+    """Writes the tombstone atomically, unless there is one that forbids as much. Removes tombstones that are older than
+    a day."""
     root = own_home(RUNS)
     if attempt is None or not is_forbidden(run, attempt):
         new = os.path.join(root, ".%s.%d" % (os.path.basename(tombstone(run)), os.getpid()))
@@ -55,22 +56,22 @@ def forbid(run: str, attempt: "int | None") -> None:
         os.rename(new, tombstone(run))
     for name in os.listdir(root):
         path = os.path.join(root, name)
-        with suppress(FileNotFoundError):  # others clear away, too
+        with suppress(FileNotFoundError):  # another process has just removed it
             if name.endswith("@%s.stop" % NODE) and CLOCK.time() - os.stat(path).st_mtime > OLD_SECONDS:
                 os.unlink(path)
 
 
 def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock: Clock) -> bool:
-    """Request it of the supervisor, wait for it; True when it (or its guardian) has written how the run ended."""
+    """Requests a stop from the supervisor, and waits. Returns whether it, or its guardian, wrote how the run ended."""
     request_stop(folder, grace, reason, end)
-    # TERM for `grace`, then KILL: a supervisor that needs longer is itself stopped or stuck
+    # it sends SIGKILL after `grace`: a supervisor that takes longer is itself stopped or hangs
     began, margin = clock.monotonic(), MARGIN
     while clock.monotonic() < began + grace + margin:
         status, kept = standing(folder)
         if status.get("state") in FINAL or not kept:
             return status.get("state") in FINAL
         if status.get("state") == "stopping":
-            margin = ENDING_MARGIN  # it waits for those that are slow to die, as a process in its place would
+            margin = ENDING_MARGIN  # it waits for processes that end slowly; this process would have to wait, too
         clock.sleep(0.02)
     return False
 
@@ -84,7 +85,7 @@ def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], 
         # it may have appeared meanwhile
         folder = run_folder(run)
         if folder is None:
-            ending = Ending(run, grace, clock=clock)  # where ~/.fleet was lost, its processes still have the run's mark
+            ending = Ending(run, grace, clock=clock)  # if ~/.fleet was lost, processes still have marks
             return ending.finish(), "running" if ending.told else "unknown"
         remove_file(tombstone(run))
     begun = read_json(os.path.join(folder, SPEC))
@@ -96,7 +97,7 @@ def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], 
         if end and awaited(folder):
             put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
     if read_status(folder).get("state") in FINAL:
-        # of an attempt what its end has left, not what another begins just now
+        # with an attempt: only its leftovers, not processes of another attempt that is just beginning
         left = read_status(folder).get("left") if attempt is not None else True
         return Ending(run, grace, clock=clock).finish() if left else [], "gone"
     if owners(folder) and ask(folder, grace, reason, end, clock):
@@ -126,20 +127,21 @@ def stopped(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
 
 
 def remains() -> "list[facts.Remains]":
-    """Ends runs whose supervisor and guardian were both killed; reports them, and processes that would not die."""
+    """Ends runs whose supervisor and guardian were both killed. Returns them, and processes that SIGKILL did not
+    end."""
     found: list[facts.Remains] = []
     for name in own_runs():
-        with suppress(Exception):  # what holds something else than it should keeps no run from its start
+        with suppress(Exception):  # a damaged folder must not prevent another run's start
             found += remains_of(os.path.join(runs_root(), name))
     return found
 
 
 def remains_of(folder: str) -> "list[facts.Remains]":
-    """One, or none."""
+    """Does the same for one run's folder."""
     spec = read_json(os.path.join(folder, SPEC))
     run = spec.get("run")
     if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
-        return []  # a user's copy of one
+        return []  # it is a user's copy of a run's folder
     if spec.get("node") != NODE or not since_boot(folder):
         return []
     status, kept = standing(folder)

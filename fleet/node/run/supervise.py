@@ -1,16 +1,16 @@
-"""Starts a run's engine on this node, detached, and keeps it: reaps, watches lease and stop requests, ends it whole.
+"""Starts a run's engine on this node, detached, and supervises it (start/supervisor.py).
 
 spec: {"run", "host", "node_rank", "argv": [...], "env": {}, "env_expand": {}, "cwd", "python", "activate", "ranks": [],
 "files": {name: text}, "lease": s|null, "grace": s, "node_timeout": s, "time", "code": {"state", "digest", "settle": s}
-or null: what a sync delivered, to be held while the run begins}. An argv item is a string, {"run_dir": name} (a path
-in the run's folder) or {"python": true} (the interpreter that runs this).
-Answers J {"event": "started", "pid", "dir"}, {"event": "neighbours", "runs": those that keep one from its start that is
-to be "alone"} or {"event": "failed", "message", "hint"}, then X.
+or null: delivered code, which is locked while the run begins}. An argv item is a string, {"run_dir": name} (a path in
+the run's folder) or {"python": true} (the interpreter that runs this).
+Sends J {"event": "started", "pid", "dir"}, {"event": "neighbours", "runs": the live runs that prevent the start of an
+"alone" run} or {"event": "failed", "message", "hint"}, then X.
 
-Three processes: the foreground answers and ends; the guardian only waits for the supervisor, to clean up
-if that is killed; the supervisor is the engine's parent. None of them carries the run's mark.
-The final status.json: {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null,
-"reason", "time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true where the disk is full}.
+There are three processes. The foreground process sends the response and ends. The guardian only waits for the
+supervisor, and cleans up if that is killed. The supervisor is the engine's parent. None of them has the run's mark. The
+final status.json is {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null, "reason",
+"time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true if the disk is full}.
 """
 
 import glob
@@ -60,13 +60,13 @@ from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 
-MOST_NAMED = 20  # of other runs: one write of the answer
-# of runs that have ended
+MOST_NAMED = 20  # other runs in a response, which must fit into one write
+# limits for folders of ended runs: number, bytes, age; and the age before which none is removed for its size
 KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
 
 
 def detach(keep: int) -> None:
-    """Become a session of our own with nothing of the caller's open but `keep`."""
+    """Puts this process into its own session, and closes all inherited files except `keep`."""
     os.setsid()
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
@@ -82,7 +82,8 @@ def detach(keep: int) -> None:
 def supervise(
     spec: "run_specs.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int, kernel: KernelLog
 ) -> None:
-    """The supervisor's life: publish the folder, start the engine, answer, keep it."""
+    """Is the supervisor's main function: publishes the folder, starts the engine, sends the response, and supervises
+    the engine."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
     signals = Signals()
@@ -106,7 +107,7 @@ def supervise(
         return
     supervisor = Supervisor(
         spec, folder, engine, signals, code_lock, kernel
-    )  # its clock runs before anybody knows of it
+    )  # its clock starts before the response is sent
     os.write(writer, json.dumps({"event": "started", "pid": os.getpid(), "dir": folder}).encode())
     os.close(writer)
     try:
@@ -117,7 +118,7 @@ def supervise(
 
 
 def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
-    """The guardian's life: if the supervisor is killed, end the run in its place."""
+    """Is the guardian's main function: starts the supervisor, and if that is killed, ends the run in its place."""
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-guardian")
@@ -125,7 +126,7 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
     child = forked(lambda: supervise(spec, temporary, guardian, writer, kernel))
     born = start_time(child) or 0
     os.close(writer)
-    # until this process ends: by then another one may have its number
+    # the handlers stay after the supervisor's end, when its pid may be another process's: send_signal() checks
     for signum in (signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
         signal.signal(signum, lambda got, _frame: send_signal(child, born, got))
     _pid, status = os.waitpid(child, 0)
@@ -134,13 +135,13 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
         bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
-    with suppress(OSError):  # another run's guardian does so, too
-        prune_runs(KEPT_RUNS - 1)  # alongside this one
+    with suppress(OSError):  # another run's guardian may remove the same folders
+        prune_runs(KEPT_RUNS - 1)  # in addition to this run
 
 
 # -- runs that have ended are kept for a while ---------------------------------------------------------------
 def has_ended(folder: str) -> bool:
-    """Is true for the folder of a run of this node of which nothing is alive any more, or will be."""
+    """Returns whether the folder is of a run of this node that has no live process, and will have none."""
     if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder) or awaited(folder):
         return False
     status = read_status(folder)
@@ -157,8 +158,8 @@ def disk_size(folder: str) -> int:
 
 
 def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
-    """Take away runs of this node that have ended, the oldest first: beyond so many, so much, or so long ago.
-    What ranks put below folders of their own there counts for nothing: it may be what they go on from."""
+    """Removes folders of ended runs of this node, the oldest first, beyond the limits of number, size and age. Folders
+    that ranks made inside do not count for the size, as they may be checkpoints."""
     folders = [os.path.join(runs_root(), name) for name in own_runs()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for _, folder in ended:
@@ -169,7 +170,7 @@ def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     for number, (when, folder) in enumerate(sorted(ended, reverse=True)):
         size -= sum(map(disk_size, [folder, *glob.glob(os.path.join(folder, ATTEMPT + "*"))]))
         age = time.time() - when
-        # what ended just now may still be fetched
+        # logs of a run that has just ended may still be fetched
         if (number >= keep or age > (FETCH_SECONDS if size < 0 else KEPT_SECONDS)) and has_ended(folder):
             remove_tree(folder)
 
@@ -193,10 +194,10 @@ def answer() -> None:
         return
     reader, writer = os.pipe()
     forked(lambda: guard(spec, temporary, writer))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who follows the run from here on waits for no guardian
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process may follow the run next: it reaps no guardian
     os.close(writer)
     start_heartbeat()
-    # one message, not up to end of file: an engine that hangs on its way into a dead mount holds the other end
+    # reads one message, not to end of file: an engine that hangs in a dead mount keeps the pipe open
     data = os.read(reader, 65536)
     if data:
         frame(MESSAGE, data)

@@ -1,8 +1,8 @@
-"""Records when the logs of a run grew: their sizes, at most once a second. As a program, it returns the sizes that the
-logs had some seconds ago, to within a second (long ago, less exactly).
+"""Records when the logs of a run grew: their sizes, at most once a second. As a program, it sends the sizes that the
+logs had some seconds ago, to within a second (for older times, less precisely).
 
-spec: {"run", "ago": seconds}. Answers J {"event": "since", "offsets": {name: bytes}}; a log without an offset was empty
-then. Or J {"event": "failed", "message", "hint"}.
+spec: {"run", "ago": seconds}. Sends J {"event": "since", "offsets": {name: bytes}}, where a log without an offset was
+empty then, or J {"event": "failed", "message", "hint"}.
 """
 
 import os
@@ -49,7 +49,8 @@ class Times:
                 self.sizes.update(grown)
 
     def add(self, mark: "Mark") -> bool:
-        """Writes a whole line, or, False, nothing: the next one would continue a line that was cut. OSError."""
+        """Writes a whole line, or nothing, so that the next line never continues a cut one. Returns whether it wrote
+        the line. Raises OSError."""
         self.marks.append(mark)
         if len(self.marks) <= MOST:
             return append_whole(self.path, text_of([mark]))

@@ -1,25 +1,26 @@
-"""torchrun's arguments on one node, for each run that fleet starts it in."""
+"""Has torchrun's arguments on one node, for runs from a head and for runs of containers."""
 
 from fleet.node.base.wire import at_port
 
-# Of an elastic world: seconds that agents wait for more of them once there are enough, and that one may be silent, of
-# which there are three; and how often ranks that fail are started again, as they do where a node is lost.
+# For an elastic world: how long agents wait for more of them after there are enough; the seconds between heartbeats, of
+# which three may be missed; and how often failed ranks are started again. Ranks also fail when a node is lost.
 PATIENCE, RESTARTS = "last_call_timeout=15,keep_alive_interval=3", 3
-# The agents' store outlives an attempt, and ranks that share it, as is torch's default, find there what those before
-# them left: gloo then dials ports that no process listens on any more. So each attempt has a store, and a port, of its
-# own; where fleet itself starts a run again, new agents and another port see to that.
+# The agents' store outlives an attempt. By default, ranks share it, and find entries of earlier ranks there: gloo then
+# connects to ports on which no process listens any more. This gives each attempt its own store and port. If fleet
+# itself starts a run again, it starts new agents with another port, so this is not needed.
 RESTARTABLE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def torchrun_options(
     run: str, nodes: int, least: int, ranks: int, node: int, address: str, port: int, own: "str | None", restarts: int
 ) -> "list[str]":
-    """Returns its options. least: of an elastic world, nodes that must be left, else 0. own: this node's address."""
+    """Returns torchrun's options. least: the fewest nodes of an elastic world, otherwise 0. own: this node's
+    address."""
     found = ["--nnodes=" + ("%d:%d" % (least, nodes) if least else "%d" % nodes), "--nproc-per-node=%d" % ranks]
-    found.append("--rdzv-id=" + run)  # it belongs to this run alone, as the port: two runs never join each other
+    found.append("--rdzv-id=" + run)  # like the port, only this run has it, so that two runs never join
     if least:
-        # is_host is given, not guessed from host names. c10d orders nodes by address: the ranks that a node
-        # gets are torchrun's choice here, and are read from what the ranks report
+        # is_host is set, as torchrun would guess it from host names. c10d orders nodes by address: torchrun
+        # chooses the ranks of a node here, and fleet reads them from the ranks' reports
         found += ["--rdzv-backend=c10d", "--rdzv-endpoint=" + at_port(address, port)]
         found += ["--rdzv-conf=is_host=%d,%s" % (node == 0, PATIENCE), "--max-restarts=%d" % (restarts or RESTARTS)]
     else:

@@ -1,4 +1,4 @@
-"""Finds the process of each rank on this node that trains, whose stack shows where the rank is."""
+"""Finds the training process of each rank on this node, whose stack shows where the rank is."""
 
 import os
 
@@ -7,7 +7,7 @@ from fleet.node.run.marks import marked
 from fleet.protocol.state import RANK_WRAPPER
 
 ONCE_A_NODE = b"FLEET_FIRST_RANK"  # only a wrapper (rank.py) has it, and not its child
-# variables that a launcher sets for its ranks; here one that a rank's own shell script starts
+# variables that a launcher sets for its ranks: if they differ, a rank's own shell script has started a launcher
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
 
@@ -36,7 +36,7 @@ def trainers(run: str) -> "dict[int, int]":
         for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
             env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)
-            if rank is None or ONCE_A_NODE in outer:  # it has overwritten its environment by a title, or is no rank
+            if rank is None or ONCE_A_NODE in outer:  # its title has overwritten its environment, or it is no rank
                 rank = rank_of(outer)
             found.update(_inner(pid, env, rank) or {rank: pid} if rank is not None else {})
     return found

@@ -1,4 +1,4 @@
-"""A node as the first sender of a chain: reports what it has, then serves the hosts that the head names.
+"""Makes this node the first sender of a chain: reports what it has, then sends to the hosts that the head names.
 
 Conversation (J frames out, control lines in):
     spec {"paths": [path], "copy_unsafe_links", "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s,
@@ -6,9 +6,9 @@ Conversation (J frames out, control lines in):
     -> {"event": "tree", "entries", "allocated", "skipped", "linked", "unsafe", "mode", "more"}    of each path
     <- {"op": "ask", "files": [file]}
     -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
-    <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more to send to, alongside others
+    <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more host to send to
     -> {"event": "link", "epoch", "kind", "why"}    sending failed
-    -> {"event": "sent", "bytes", "grown": [file]}    every so often
+    -> {"event": "sent", "bytes", "grown": [file]}    every `every` seconds
     <- {"op": "end"}
 """
 
@@ -28,7 +28,7 @@ say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
 def send_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
-    """Sends the head the list of what is here; returns its regular files, and their inodes."""
+    """Sends the head the list of files below a path. Returns the regular files, and their inodes."""
     walk = Walk(path, follows=follows)
     try:
         entries = list(walk.entries())

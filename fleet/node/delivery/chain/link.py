@@ -1,10 +1,10 @@
-"""Links of the chain: TCP with mutual TLS 1.3, both ends holding the one certificate made for this transfer. Where
-there is a "peer" in an end's {"cert", "key"}, it accepts that certificate instead of its own.
+"""Connects two members of a chain: TCP with mutual TLS 1.3. Both ends have the same certificate, which is made for this
+transfer. If an end's {"cert", "key"} also has "peer", it accepts that certificate instead of its own.
 
-The predecessor dials. It sends {"token", "epoch"}, the token being the HMAC-SHA256 of the epoch under the successor's
-secret, made by the head: good for this link only. The successor answers {"wants": [[from, to], ...]}; then those
-bytes follow, unframed, and the successor may ask again: {"wants": []} ends the link. Ranges are in order and apart. A
-newer epoch takes the place of an older link; a peer without the token, or with another certificate, gets nothing.
+The predecessor connects. It sends {"token", "epoch"}. The head made the token, the HMAC-SHA256 of the epoch with the
+successor's secret; it is valid for this link only. The successor sends {"wants": [[from, to], ...]}. Then those bytes
+follow, unframed, and the successor may send another request; {"wants": []} ends the link. Ranges are in order and do
+not touch. A newer epoch replaces an older link. A peer without the token, or with another certificate, gets nothing.
 """
 
 import errno
@@ -23,18 +23,18 @@ from fleet.node.base.wire import write_all
 CHUNK = 1 << 20
 HANDSHAKE_SECONDS = 5.0
 GONE_MILLISECONDS = 30000
-# what reading a peer's line may raise, besides OSError
+# errors that a peer's invalid line may raise, besides OSError
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def link_token(secret: str, epoch: int) -> str:
-    """Returns the token of this link only, so that an earlier receiver cannot return in another's place."""
+    """Returns the token for this link only, so that an earlier predecessor cannot connect in another's place."""
     return hmac.new(secret.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
 
 
 class Connected(ssl.SSLSocket):
-    """One that was connected: whose peer has gone since fails in its handshake, and is closed there. Python's own
-    leaves it open where it finds no peer."""
+    """Is a socket that counts as connected even if its peer is gone already. Then the handshake fails, and the socket
+    is closed. Python's own class would leave it open."""
 
     def getpeername(self) -> "Any":
         try:
@@ -44,14 +44,14 @@ class Connected(ssl.SSLSocket):
 
 
 def load_key(context: "ssl.SSLContext", pem: bytes, folder: "str | None") -> None:
-    """From a file without a name, which a kill would leave."""
+    """Loads a key from a temporary file without a name, so that a kill leaves no file."""
     with tempfile.TemporaryFile(buffering=0, dir=folder) as file:
         write_all(file.fileno(), pem)
         context.load_cert_chain("/proc/self/fd/%d" % file.fileno())
 
 
 def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
-    """Exactly one certificate at the other end, TLS 1.3."""
+    """Returns a TLS 1.3 context that accepts exactly one certificate at the other end."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     if hasattr(ssl, "TLSVersion"):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -67,20 +67,20 @@ def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
     pem = (tls["cert"] + tls["key"]).encode()
     try:
         load_key(context, pem, "/dev/shm")
-    except OSError:  # what trains there has filled it
+    except OSError:  # a training program has filled /dev/shm
         load_key(context, pem, None)
     return context
 
 
 def whole(text: str) -> int:
-    """A number of a line; the digits of a long one would take for ever to read."""
+    """Returns an integer of a JSON line. Raises ValueError for more than 20 digits, which would take long to parse."""
     if len(text) > 20:
         raise ValueError("no number")
     return int(text)
 
 
 class Link:
-    """A TLS connection with lines and raw bytes on it; one thread at a time."""
+    """Sends lines and raw bytes over a TLS connection. Only one thread may use it at a time."""
 
     def __init__(self, plain: "socket.socket", context: "ssl.SSLContext", server: bool, tls: "dict[str, str]") -> None:
         plain.settimeout(HANDSHAKE_SECONDS)
@@ -98,10 +98,10 @@ class Link:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def read_line(self, limit: int) -> "dict[str, Any]":
-        """One of NONSENSE where it is no line of a member's."""
+        """Returns the next line's object. Raises OSError, or one of NONSENSE for an invalid line."""
         data = bytearray()
         while not data.endswith(b"\n"):
-            # lines go one way at a time: nothing follows one until it was answered
+            # the peer sends nothing after a line until it has received the response
             more = self.sock.recv(65536)
             if not more:
                 raise OSError(errno.ECONNRESET, "the other end closed the connection")
@@ -113,7 +113,7 @@ class Link:
 
 
 def shut(sock: "socket.socket | ssl.SSLSocket") -> None:
-    """Wake the threads that read or write; from any thread."""
+    """Shuts a socket down, which wakes the threads that read or write it. Any thread may call it."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

@@ -1,28 +1,29 @@
-"""One member of a broadcast's chain: receives a stream of files, puts them in place, and sends it on meanwhile.
+"""Makes this node a member of a broadcast's chain: receives a stream of files, puts them in place, and meanwhile sends
+the stream to the next member.
 
 Conversation (J frames out, control lines in):
     spec {"sync": id, "host", "head", "wait": s, "every": s, "patience": s, "listen": address,
           "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
-    <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes that one with holes takes}} and n bytes: zlib
-       data of journal.by_column([[target, path, kind, mode, size, mtime_ns, link]])
-    -> {"event": "doubts", "items": [file], "more"}    what lies there may be what the source has
+    <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes on disk of a file with holes}} and n bytes:
+       zlib data of journal.by_column([[target, path, kind, mode, size, mtime_ns, link]])
+    -> {"event": "doubts", "items": [file], "more"}    files here that may be equal to the source's
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
-    -> {"event": "own", "items", "more"}    the node's own, which is in the way, as in code_sync.py
-    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; what is in neither ends it all
-    -> {"event": "lacks", "wants" | "files": ...}, any number of times: first parts
+    -> {"event": "own", "items", "more"}    the node's own files in the way, as in code_sync.py
+    <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a path in neither ends the sync
+    -> {"event": "lacks", "wants" | "files": ...}, any number of times: the first parts of long lists
     -> {"event": "need", "wants", "files": [[from, to]], "bytes", "address", "port"}
     <- {"op": "go"}
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     the host to send to
     <- {"op": "digests", "files": [[file, sha256]]}
     <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
-    -> {"event": "at", "position", "received", "placed", "sent"}  every so often
+    -> {"event": "at", "position", "received", "placed", "sent"}  every `every` seconds
     -> {"event": "link", "epoch", "kind", "why"}     sending to the successor failed
-    -> {"event": "corrupt", "file", "epoch"}    its digest is another than the source's; a new link is to bring it again
+    -> {"event": "corrupt", "file", "epoch"}    its digest differs from the source's; a new link must send it again
     -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
     <- {"op": "end"}
-"file" counts the manifest's regular files. A refusal is {"event": "failed", "message", "hint", "kind": "sync" |
-"mixed"}.
+A "file" is a number: it counts the manifest's regular files. A refusal is {"event": "failed", "message", "hint",
+"kind": "sync" | "mixed"}.
 """
 
 import ssl
@@ -42,12 +43,12 @@ from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
-NUMBERED = [{int}] + ENTRY  # of which target each is
-PLACERS = 8  # each waits for its file to be on disk; journals write many such waits at once
+NUMBERED = [{int}] + ENTRY  # an entry after the number of its target
+PLACERS = 8  # threads; each waits for its file to be on disk, and a file system's journal serves many waits at once
 
 
 def report(store: "Store", sender: "Sender", every: float) -> None:
-    """Report to the head how far this node is, and that it is done."""
+    """Reports this node's progress to the head. Completes the delivery after the last file, and reports that, too."""
 
     def send() -> None:
         placed, position = store.count - store.left, store.position()
@@ -102,7 +103,7 @@ def run(spec: "chain.MemberSpec") -> None:
         elif op == "end":
             break
         elif store is None:
-            continue  # nonsense
+            continue  # not possible before the manifest
         elif op == "go":
             begin(store)
             for work in [receiver.accept_forever, receiver.receive_forever] + [store.place_forever] * PLACERS:

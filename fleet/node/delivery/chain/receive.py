@@ -1,4 +1,4 @@
-"""The receiving end of a link: a listener on the data address, open to the predecessor of this transfer only."""
+"""Receives a stream over a link: listens on the data address, and accepts only the predecessor of this transfer."""
 
 import errno
 import hmac
@@ -23,7 +23,8 @@ STRANGERS_AT_ONCE = 64
 
 
 def addresses_to_bind(wanted: str) -> "list[Any]":
-    """Numeric addresses of this node to listen on, best first: the data address, else where SSH came in."""
+    """Returns numeric addresses of this node to listen on, best first: the data address, then the address that SSH
+    connected to."""
     came_in = os.environ.get("SSH_CONNECTION", "").split()
     found: list[Any] = []
     with suppress(OSError):
@@ -40,7 +41,7 @@ def addresses_to_bind(wanted: str) -> "list[Any]":
 
 
 def listen_on(wanted: str) -> "socket.socket":
-    """A listening socket on the data address only."""
+    """Returns a socket that listens on the data address only. Raises Refused if no interface has it."""
     for family, kind, _protocol, _name, address in addresses_to_bind(wanted):
         listener = socket.socket(family, kind)
         try:
@@ -56,7 +57,7 @@ def listen_on(wanted: str) -> "socket.socket":
 
 
 class Receiver:
-    """Takes the newest rightful link and fills the store from it, until the program ends."""
+    """Accepts links, and fills the store from the newest valid one, until the program ends."""
 
     def __init__(self, store: "Store", tls: "dict[str, str]", token: str, wanted: str) -> None:
         self.store, self.tls, self.token = store, tls, token
@@ -77,7 +78,7 @@ class Receiver:
                 continue
             with self.lock:
                 self.strangers.append(plain)
-                # a predecessor is through within a few packets: who is slow makes room
+                # a predecessor needs few packets to be admitted: the oldest connection makes room
                 if len(self.strangers) > STRANGERS_AT_ONCE:
                     shut(self.strangers.pop(0))
             start_thread(self.admit, plain)
@@ -129,16 +130,16 @@ class Receiver:
                     data = self.gather(link, buffer[: min(CHUNK, end - begin)])
                     try:
                         self.store.put(begin, data)
-                    except OSError as error:  # a disk's, not the link's
+                    except OSError as error:  # the disk failed, not the link
                         fail(error)
                     begin += len(data)
 
     def gather(self, link: "Link", room: memoryview) -> memoryview:
-        """Receive what there is, as much as there is room for.
+        """Receives the data that has come, up to the size of `room`. Blocks until some has come.
 
-        On a slow link each packet would wake us, and each TLS record of 16 KiB cost a write and a wake-up here and
-        further on: so it is looked at a few milliseconds after the first packet. But whatever is waited for, the whole
-        chain after it waits for as well, at every hop.
+        On a slow link each packet would wake this process, and each TLS record of 16 KiB would cost a write and a
+        wake-up here and at each later member. So this reads a few milliseconds after the first packet. It waits no
+        longer, as each member's wait delays all members after it.
         """
         count = 0
         if not link.sock.pending():
@@ -157,8 +158,8 @@ class Receiver:
         return room[:count]
 
     def next_wants(self, epoch: int) -> "list[list[int]]":
-        """Returns what to request; [] when every file is in place or given up. It waits while files are being
-        verified."""
+        """Returns the ranges to request, or [] when every file is in place or given up. Waits while files are being
+        verified. Raises Stopped if there is a newer link."""
         with self.store.ready:
             while True:
                 wants = self.store.wants()

@@ -1,5 +1,5 @@
-"""The sending end of a link: dials the host that the head names, sends what it asks for. The head itself sends so,
-too."""
+"""Sends a stream over a link: connects to the host that the head names, and sends the ranges that it requests. The head
+uses this, too, when it is the source."""
 
 import errno
 import socket
@@ -13,10 +13,10 @@ from fleet.node.delivery.chain.link import CHUNK, NONSENSE, Link, reason_of, tls
 from fleet.node.delivery.stream import Stopped, Stream
 
 if TYPE_CHECKING:
-    Way = tuple[str, Callable[[], socket.socket]]  # what to call it, dials
+    Way = tuple[str, Callable[[], socket.socket]]  # a name for messages, and a function that connects
 
 DIAL_SECONDS = 3.0
-ASKS = 5  # how often a successor may need everything again
+ASKS = 5  # a successor may request so many times the stream's length
 
 
 def way(address: str, port: int) -> "Way":
@@ -24,7 +24,7 @@ def way(address: str, port: int) -> "Way":
 
 
 class Sender:
-    """Sends to the successor that it was given last. report: receives what went wrong with that."""
+    """Sends to the successor of the last connect_to(). report: called with the failure of that link."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Sender:
         start_thread(self.follow, epoch, token, ways)
 
     def follow(self, epoch: int, token: str, ways: "list[Way]") -> None:
-        """Serve a successor to its end, or until there is another one: that one need not wait while this one dials."""
+        """Sends to one successor until it is done or replaced. It is a thread, so that a new successor need not wait
+        while this one connects."""
         link = None
         try:
             link = self.dial(ways)
@@ -64,7 +65,7 @@ class Sender:
             self.report({"event": "link", "epoch": epoch, "kind": kind, "why": why})
 
     def dial(self, ways: "list[Way]") -> "Link":
-        """The first one that answers."""
+        """Returns a link by the first way that connects. Raises OSError if none does."""
         why = []
         for name, connect in ways:
             try:
@@ -102,7 +103,7 @@ class Sender:
             self.at = None  # while the other end verifies
 
     def read_wants(self, link: "Link") -> "list[tuple[int, int]]":
-        """The ranges that the successor asks for, checked: it may be anything."""
+        """Returns the ranges that the successor requests, checked, as it may send anything."""
         wants = [(begin, end) for begin, end in link.read_line(1000 + 50 * self.stream.count)["wants"]]
         flat = [0] + [place for pair in wants for place in pair] + [self.stream.total]
         if not all(type(place) is int for place in flat) or flat != sorted(flat) or any(a == b for a, b in wants):
@@ -111,7 +112,7 @@ class Sender:
 
 
 class Limit:
-    """Bytes a second, of several senders together."""
+    """Limits the bytes per second that several senders send together."""
 
     def __init__(self, rate: int) -> None:
         self.rate, self.chunk = rate, max(1, min(CHUNK, rate // 8))

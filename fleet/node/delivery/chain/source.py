@@ -14,7 +14,7 @@ from fleet.node.delivery.stream import Stream
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
-AHEAD_BYTES = 1 << 30  # digests follow the senders this closely: bytes that were just sent are still in memory
+AHEAD_BYTES = 1 << 30  # digests are at most so far ahead of the senders, to read data while it is in the page cache
 BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 
@@ -23,7 +23,8 @@ class Source(Stream):
     number -> sha256. changed: files that changed, so that no host can have them. grown: files that are longer than in
     the manifest; their digest is of the listed length.
 
-    on_news: receives digests and changed files; on_link: links that broke. Both are called in threads of their own.
+    on_news: called with new digests and changed files. on_link: called with links that broke. Both are called in other
+    threads.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""Arms a rank to report where it is: python imports it as sitecustomize, when it starts (imports no module of fleet).
+"""Arms a rank: makes it write its stack after a signal. Python imports this file as sitecustomize when it starts. It
+imports no module of fleet.
 
-rank.py puts its folder before the rank's PYTHONPATH, and how to undo that into FLEET_ARM: "PID:SIGNAL:FILE", then what
-PYTHONPATH was, if it was set, after a newline. Everything is as it would have been before the rank's own code
-begins: its environment, sys.path, and the sitecustomize that is there without this one. Python 2 syntax:
-that is what 'python' may be, and it is to see nothing of it either.
+rank.py puts this file's folder first on the rank's PYTHONPATH. FLEET_ARM has "PID:SIGNAL:FILE", and the old PYTHONPATH
+after a newline, if it was set. This file undoes all of that before the rank's own code begins: the environment,
+sys.path and the real sitecustomize are the same as without it. It has Python 2 syntax, as 'python' may be a Python 2,
+which must not notice it either.
 """
 
 import os
@@ -12,7 +13,7 @@ import sys
 
 def disarm():
     # type: () -> list[str]
-    """Take ourselves back; returns what FLEET_ARM held: PID, SIGNAL, FILE."""
+    """Restores the environment and sys.path. Returns the fields of FLEET_ARM: PID, SIGNAL, FILE."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
     sys.path_importer_cache.pop(here, None)
@@ -25,7 +26,7 @@ def disarm():
 
 def arm(pid, signum, path):
     # type: (str, str, str) -> None
-    """Only the rank itself: what it starts may be anything."""
+    """Registers the handler, only in the rank itself: its child processes may be any program."""
     import faulthandler
 
     if int(pid) == os.getpid():
@@ -37,7 +38,7 @@ handled = disarm()
 try:
     arm(*handled)
 except Exception:
-    pass  # its stack is not shown, then
+    pass  # then its stack cannot be shown
 ours = sys.modules.pop("sitecustomize", None)
 try:
     __import__("sitecustomize")

@@ -2,12 +2,14 @@
 
 Imports no module of fleet.
 
-`python -m MODULE` puts the working folder first on sys.path. What lies there, be it a queue.py or a checkout of torch,
-takes the place of what the launcher imports. A console script has its own folder there, and its path in argv[0]; not
-every interpreter that has MODULE has NAME next to it. Runs in the training interpreter; Python 3.6 syntax.
+`python -m MODULE` puts the working folder first on sys.path. Then the launcher would import files there, such as a
+queue.py or a checkout of torch, instead of the real modules. A console script has its own folder first, and its path in
+argv[0]. The script itself cannot be used: not every interpreter with MODULE has NAME next to it. This runs in the
+training interpreter, with Python 3.6 syntax.
 
-console.py --workdir-first MODULE NAME ARGV...   what the launcher starts, and not the launcher itself, has the working
-                                                 folder first on its PYTHONPATH, as `export PYTHONPATH=$PWD` does
+console.py --workdir-first MODULE NAME ARGV...   the processes that the launcher starts, but not the launcher itself,
+                                                 have the working folder first on PYTHONPATH, as with
+                                                 `export PYTHONPATH=$PWD`
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Empties the pipes of a rank into its files. A part of rank.py; imports no module of fleet; Python 3.6 syntax."""
+"""Copies the pipes of a rank into its files. It is a part of rank.py, imports no module of fleet, and has Python 3.6
+syntax."""
 
 import fcntl
 import os
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 F_SETPIPE_SZ = 1031
 PIPE, CHUNK, PIECE = 1 << 18, 1 << 20, 1 << 16  # bytes: of a pipe, of one read, of one write
-MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes that wait for the disk; seconds, at the end of a full one's
+MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes in the queue; seconds to wait for a disk; at the end if full
 RETRY = 0.2
 
 
@@ -24,8 +25,8 @@ def size(path: str) -> int:
 
 
 class Log:
-    """A stream of the rank on its way from a pipe to a file. A thread writes: a disk that is full or hangs holds up no
-    signal, and the rank for no longer than PATIENCE seconds. What comes then is dropped, and the file names the gap."""
+    """Copies one stream of the rank from a pipe to a file. A thread writes the file: a disk that is full or hangs
+    delays no signal, and the rank for at most PATIENCE seconds. Later output is dropped, and a line marks the gap."""
 
     def __init__(self, path: str, now: "Callable[[], float]" = time.monotonic) -> None:
         self.path, self.fd, self.begins, self.now = path, -1, size(path), now
@@ -34,7 +35,7 @@ class Log:
         try:
             fcntl.fcntl(self.writer, F_SETPIPE_SZ, PIPE)
         except OSError:
-            pass  # it has 64 KiB: the user has many pipes
+            pass  # it keeps 64 KiB, as the user has many pipes
         self.chunks: deque[memoryview] = deque()
         self.taken = self.written = self.gap = self.lost = 0
         self.moved, self.trouble, self.why = 0.0, "", ""
@@ -47,7 +48,7 @@ class Log:
         return not self.over and (self.taken - self.written < MOST or self.stuck(PATIENCE))
 
     def read(self) -> int:
-        """Take what is in the pipe, up to CHUNK; returns how many bytes that was."""
+        """Reads up to CHUNK bytes from the pipe. Returns how many it read."""
         try:
             data = os.read(self.reader, CHUNK)
         except BlockingIOError:
@@ -72,7 +73,7 @@ class Log:
         self.chunks.append(memoryview(data))
 
     def write(self) -> None:
-        """By the thread: all that waits, as far as the disk takes it."""
+        """Writes the queue to the file, until the disk accepts no more. The thread calls it."""
         try:
             if self.fd < 0:
                 self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -82,19 +83,19 @@ class Log:
                 if not self.chunks[0]:
                     self.chunks.popleft()
                 self.written += size
-                if not self.trouble:  # what trickles into a full disk is no progress
+                if not self.trouble:  # single bytes on a full disk are no progress
                     self.moved = self.now()
             self.trouble = ""
         except OSError as error:
             self.trouble = error.strerror or "the disk takes nothing"
 
     def waits(self) -> bool:
-        """At the end: whether the disk may yet take what is left."""
+        """Returns, after the rank's end, whether the disk may still accept the rest of the queue."""
         return self.taken > self.written and not self.stuck(FULL_PATIENCE if self.trouble else PATIENCE)
 
 
 class Logs:
-    """Both streams, and the thread that writes them. flood: bytes of one read that more of them follow soon."""
+    """Copies both streams, with a thread that writes. flood: after a read of so many bytes, more will follow soon."""
 
     flood = PIPE // 4
 
@@ -102,7 +103,7 @@ class Logs:
         self.all = [Log(base + ending) for ending in (".out", ".err")]
 
     def begin(self) -> None:
-        """Not before the rank was started: it is to have one thread to fork from."""
+        """Starts the thread. Is called after the rank's start, as fork() needs a process with one thread."""
         for log in self.all:
             if log.writer >= 0:
                 os.close(log.writer)
@@ -129,7 +130,7 @@ class Logs:
             self.wake.release()
 
     def settle(self) -> None:
-        """Wait until the files are there and have it all, or the disk takes no more."""
+        """Waits until the files have all the output, or the disk accepts no more."""
         until = time.monotonic() + PATIENCE
         for log in self.all:
             while log.fd < 0 and not log.trouble and time.monotonic() < until:

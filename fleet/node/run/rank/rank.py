@@ -1,18 +1,18 @@
-"""Runs one rank: its output to files of its own, its true end on record. rank.py ARGV...
+"""Runs one rank, writes its output to the rank's files, and records how it ended. rank.py ARGV...
 
-The engine starts it once a rank. It appends the rank's stdout and stderr to rank<R>.out and .err in $FLEET_RUN_DIR
-(drain.py). They are pipes, as under ssh. It passes signals on. As soon as the rank has ended, it writes rank<R>.json
+The engine starts it once per rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to
+rank<R>.out and .err in $FLEET_RUN_DIR (drain.py), and forwards signals. When the rank has ended, it writes rank<R>.json
 {"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status": 0..255|null;
 "signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts wrote];
-"signalled": whether the engine had it end; "until": bytes of .err that were written when SIGINT or SIGTERM came, where
-one did; "lost": [bytes of .out, of .err that the disk did not take], where there are any}. What cannot be started ends
-with 126 or 127 and a line in .err, as in a shell. A python is armed to report where it is, see arm.py.
+"signalled": whether the engine ended it; "until": bytes of .err when SIGINT or SIGTERM came, if one did; "lost": [bytes
+of .out, of .err that were not written to the disk], if there are any}. A command that cannot be started ends with 126
+or 127 and a line in .err, as in a shell. A Python is armed to report its stack, see arm.py.
 
-It ends as the rank did, so that the engine sees the truth, but not before all ranks of the node have ended: an engine
-that sees one fail ends the others by a clock of its own. An engine that starts ranks again sees it at once, unless the
-supervisor has them stop. SIGINT and SIGTERM reach the rank once each, whatever process sends them. What is below a rank
-gets none of them before the rank has ended, then SIGTERM once; where the rank is a shell see addressed(). Python 3.6
-syntax.
+It ends with the rank's exit code or signal, so that the engine sees it, but only after all ranks of the node have
+ended, as an engine ends the others soon after one has failed. An engine that restarts ranks sees it at once, unless the
+supervisor stops them. SIGINT and SIGTERM reach the rank once each, whichever process sends them. Processes below a rank
+get none of them before the rank has ended, then SIGTERM once. If the rank is a shell, see addressed(). It has Python
+3.6 syntax.
 """
 
 import ctypes
@@ -39,13 +39,13 @@ except ImportError:  # in the run's folder they are next to this file
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 RESERVED = 512
-OWN_FAULT = 125  # as of fleet on the head
+OWN_FAULT = 125  # the same exit code as fleet's on the head
 STACK_SIGNAL = 55  # a real-time one, which no library is known to use
 ARM = "arm"  # the folder of arm.py
 
 
 def prctl(option: int, argument: "bytes | int") -> None:
-    """Best effort: without it a safety net is missing, not the run."""
+    """Calls prctl(2) and ignores errors: each use of it is a safety net only."""
     try:
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
     except (OSError, AttributeError):
@@ -60,8 +60,8 @@ def whole(name: str, default: int) -> int:
 
 
 def count_attempts() -> int:
-    """How many starts of this rank came before, by fleet and by an elastic engine; scripts that ask in the engine's
-    variables get it, too."""
+    """Returns how often fleet and an elastic engine have started this rank before. Sets the engine's variables to that
+    number, too, as scripts read them."""
     count = whole("TORCHELASTIC_RESTART_COUNT", 0) + whole("FLEET_ATTEMPT", 0)
     if "TORCHELASTIC_RESTART_COUNT" in os.environ:
         most = max(whole("TORCHELASTIC_MAX_RESTARTS", 0), whole("FLEET_MAX_RESTARTS", 0))
@@ -70,7 +70,7 @@ def count_attempts() -> int:
 
 
 def supervisors(folder: str) -> "set[int]":
-    """The pids of the run's supervisor and guardian: where one of them sends a signal, the run stops."""
+    """Returns the pids of the run's supervisor and guardian. A signal from one of them means that the run stops."""
     try:
         with open(os.path.join(folder, "pid"), "rb") as f:
             record = json.loads(f.read().decode())
@@ -80,14 +80,14 @@ def supervisors(folder: str) -> "set[int]":
 
 
 def fill(path: str, data: bytes) -> None:
-    """Write `path` next to its place, in space claimed at the start: a full disk does not hide how a rank ended."""
+    """Writes PATH.new. Its space is reserved at the start, so that a rank's end is recorded even on a full disk."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(fd, data.ljust(RESERVED))
     os.close(fd)
 
 
 def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | None":
-    """Returns what is not as the supervisor has planned it, see expected_by_rank(); None: nothing that is known."""
+    """Returns a text about a difference from the supervisor's plan (see expected_by_rank()), or None."""
     env, (first, count), at = os.environ, plan.get("ranks", (rank, 1)), plan.get("local_rank_at")
     arguments = argv if at is None else argv[:at] + argv[at + 1 :]
     if not first <= rank < first + count:
@@ -107,8 +107,8 @@ def unplanned(plan: "dict[str, Any]", rank: int, argv: "list[str]") -> "str | No
 
 
 def start_rank(argv: "list[str]", base: str, logs: Logs, rank: int, plan: "dict[str, Any]") -> int:
-    """Fork and exec; returns the pid. The child has a process group of its own, so that a signal to the
-    engine's group reaches it once, through us."""
+    """Forks and executes the rank, and returns its pid. The rank has its own process group, so that a
+    signal to the engine's group reaches it only once, through this process."""
     parent = os.getpid()
     pid = os.fork()
     if pid != 0:
@@ -142,11 +142,11 @@ def stack_file(folder: str, rank: int) -> str:
 
 
 def arm(argv: "list[str]", base: str) -> None:
-    """Have a python import arm.py as it starts, see there; the environment of other programs stays as it is."""
+    """Makes a Python import arm.py when it starts. Does not change the environment of any other program."""
     folder = os.path.join(os.path.dirname(base), ARM)
     command = (interpreter_of(argv[0]) or []) + argv
     named = [re.match(r"python[0-9.]*$", os.path.basename(arg)) is not None for arg in command]
-    # it, or what the first line of a script names, maybe after /usr/bin/env
+    # the program, or the interpreter in a script's first line, maybe after /usr/bin/env
     if not any(named[: len(command) - len(argv) + 1]) or not os.path.isdir(folder):
         return
     options = iter(command[named.index(True) + 1 :])
@@ -156,7 +156,7 @@ def arm(argv: "list[str]", base: str) -> None:
         if arg in ("-W", "-X", "--check-hash-based-pycs"):
             next(options, None)
         elif not arg.startswith("--") and set(arg) & set("IES"):
-            return  # it would not look at PYTHONPATH
+            return  # with this option, Python ignores PYTHONPATH
     was = os.environ.get("PYTHONPATH")
     setting = "%d:%d:%s.stack" % (os.getpid(), STACK_SIGNAL, base)
     os.environ["FLEET_ARM"] = setting if was is None else setting + "\n" + was
@@ -164,14 +164,14 @@ def arm(argv: "list[str]", base: str) -> None:
 
 
 def is_script(argv: "list[str]") -> bool:
-    """Returns whether a shell runs it."""
+    """Returns whether a shell runs the command."""
     command = " ".join(interpreter_of(argv[0]) or argv[:1]).split()
     return any(os.path.basename(arg) in SHELLS for arg in command)
 
 
 def execute(argv: "list[str]") -> None:
-    """Become that program, which is looked for on the PATH, then here. A script that may not be executed, or names no
-    interpreter, is started by the one of its first line, else by a shell."""
+    """Replaces this process by the program, which is searched on the PATH, then here. If a script is not executable or
+    has no "#!" line, it is run by the interpreter in its first line, or else by a shell."""
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -187,8 +187,8 @@ def execute(argv: "list[str]") -> None:
 
 
 def interpreter_of(path: str) -> "list[str] | None":
-    """Returns the interpreter that a script names after "#!", else a shell for a shell script. Returns None for what is
-    no script, or cannot be read, as what may be executed need not be readable."""
+    """Returns the interpreter after a script's "#!", or a shell for a script without it. Returns None for a file that
+    is no script, or that cannot be read: an executable file need not be readable."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return None
     with open(path, "rb") as f:
@@ -201,19 +201,19 @@ def interpreter_of(path: str) -> "list[str] | None":
 
 
 def finish(logs: Logs) -> None:
-    """Read what is in the pipes now, and whether that was the end."""
+    """Reads the rest of the pipes, and waits until it is written."""
     for _ in range(2):
         logs.read([log.reader for log in logs.all if not log.over])
     logs.settle()
 
 
 def drain(logs: Logs) -> None:
-    """Hands the processes that the rank has left, and their pipes, to a process of its own. It reads them as long as
-    they live, which is no longer than the run: so the engine sees the rank's end at once."""
+    """Forks a process that adopts the pipes if processes of the rank still have them. It reads until they end, at the
+    run's end at the latest. So this process can end, and the engine sees the rank's end at once."""
     try:
         child = all(log.over for log in logs.all) or os.fork()
     except OSError:
-        return  # no process to be had: their output has no reader, as with an ssh that has ended
+        return  # fork failed: then their output has no reader, as with an ssh that has ended
     if not child:
         try:
             prctl(PR_SET_NAME, b"fleet-drain")  # the rank has ended
@@ -238,9 +238,9 @@ def main() -> None:
     base = os.path.join(folder, "rank%d" % rank)
     started = time.time()
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON | {signal.SIGCHLD})
-    prctl(PR_SET_NAME, b"fleet-rank")  # by which the supervisor finds it, and may send it signals
+    prctl(PR_SET_NAME, b"fleet-rank")  # the supervisor finds it by this name
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # the engine's own, before it is fleet's
+    restarts = whole("TORCHELASTIC_MAX_RESTARTS", 0)  # read before count_attempts() changes it
     try:
         fill(base + ".json", b"")
     except OSError:

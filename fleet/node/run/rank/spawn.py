@@ -1,12 +1,12 @@
-"""Starts ranks on a node: what an engine is given to run, or an engine itself. Imports no module of fleet. Python 3.6
-syntax.
+"""Starts ranks on a node: an engine runs it as its training command, or it is the engine itself. It imports no module
+of fleet, and has Python 3.6 syntax.
 
-spawn.py                    the engine started one rank: become rank.py with the argv of command.json. The argv
-                            comes by file because engines do not leave it alone: torchrun's parser eats options
-                            and turns $$ into $, DeepSpeed puts --local_rank where it thinks the script is.
-spawn.py FIRST_RANK COUNT   be the engine: start COUNT ranks; the first that fails ends the others. Exits with
-                            its status, 128+n for signal n.
-spawn.py FIRST_RANK COUNT VARIABLE   the one or the other: where VARIABLE is set, the engine started one rank.
+spawn.py                    an engine started it for one rank: it becomes rank.py, with the argv of command.json. The
+                            argv is in a file because engines change it: torchrun's parser removes options and turns
+                            $$ into $, DeepSpeed inserts --local_rank where it assumes the script to be.
+spawn.py FIRST_RANK COUNT   it is the engine: starts COUNT ranks, and ends the others after the first failure. Exits
+                            with the first failure's exit code, 128+n for signal n.
+spawn.py FIRST_RANK COUNT VARIABLE   either: if VARIABLE is set, an engine started it for one rank.
 """
 
 import json
@@ -22,10 +22,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def command() -> "list[str]":
-    """A rank's argv; with DeepSpeed's --local_rank where its launcher would have put it."""
+    """Returns a rank's argv, with DeepSpeed's --local_rank at the place where its launcher would put it."""
     with open(os.path.join(HERE, "command.json"), encoding="utf-8") as f:
         spec = json.load(f)
-    # bytes for the kernel, whatever encoding this node's locale makes python believe in
+    # bytes for the kernel, independent of this node's locale
     argv = [os.fsdecode(item.encode("utf-8", "surrogateescape")) for item in spec["argv"]]
     at = spec.get("local_rank_at")
     if at is not None:
@@ -34,7 +34,7 @@ def command() -> "list[str]":
 
 
 def become_rank() -> None:
-    """Run rank.py in this very process: the engine waits for our pid, and a second interpreter costs time."""
+    """Runs rank.py in this process, as the engine waits for its pid, and a second interpreter would cost time."""
     path = os.path.join(HERE, "rank.py")
     sys.argv = [path] + command()
     with open(path, encoding="utf-8") as f:
@@ -47,7 +47,7 @@ def start(rank: int, local_rank: int) -> int:
     if pid == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if "FLEET_FIRST_RANK" not in os.environ:  # else what is started once a node is no rank, and reads of none
+            if "FLEET_FIRST_RANK" not in os.environ:  # else it is no rank
                 os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
             become_rank()
         except BaseException as error:
@@ -58,7 +58,7 @@ def start(rank: int, local_rank: int) -> int:
 
 
 def be_engine(first: int, count: int) -> int:
-    # a stop that comes amid their start is for all of them; a rank takes signals when it can
+    # SIGTERM is blocked so that one which comes between two starts still reaches all ranks
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     alive = {start(first + local_rank, local_rank) for local_rank in range(count)}
     code = 0
@@ -70,7 +70,7 @@ def be_engine(first: int, count: int) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while alive:
-        # until it is reaped it can be signalled, and no other process gets its pid
+        # WNOWAIT: before it is reaped, no other process can get its pid and end()'s signal
         pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
         alive.discard(pid)
         _pid, status = os.waitpid(pid, 0)

@@ -1,5 +1,5 @@
-"""Watches a rank until it has ended, and what it leaves: passes signals and output on. A part of rank.py; imports no
-module of fleet; Python 3.6 syntax."""
+"""Watches a rank and the processes that it leaves: forwards signals and output. It is a part of rank.py, imports no
+module of fleet, and has Python 3.6 syntax."""
 
 import ctypes
 import json
@@ -12,19 +12,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleet.node.run.rank.drain import Logs
 
-FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # as in protocol/codes.py; from the supervisor they are no stop
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # as in protocol/codes.py; they never mean a stop
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *FOR_RANKS}
 ONCE = {signal.SIGINT, signal.SIGTERM}
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
-FILTERS = {"tee"}  # it ends with who writes to it, and who prints while it saves its work must find it there
+FILTERS = {"tee"}  # these get a signal last: they end with their writer, which may print while it saves its work
 RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
-HELD = 100  # ms between two looks whether the other ranks have ended
+HELD = 100  # ms between two checks for the end of the other ranks
 SFD_CLOEXEC = os.O_CLOEXEC
-LONGEST_PAUSE = 8  # ms in which short lines gather in the pipe, and what waits gets onto the disk
+LONGEST_PAUSE = 8  # ms between reads, in which short lines gather in the pipe and the queue is written to the disk
 
 
 def signal_file() -> int:
-    """A descriptor to read the blocked signals from."""
+    """Returns a descriptor from which the blocked signals are read."""
     bits = sum(1 << (signum - 1) for signum in PASSED_ON | {signal.SIGCHLD})
     return int(ctypes.CDLL(None).signalfd(-1, (ctypes.c_ulong * 16)(bits), SFD_CLOEXEC))
 
@@ -37,8 +37,8 @@ def program(pid: int) -> str:
 
 
 def stat_of(pid: str) -> "list[bytes]":
-    """Returns the fields of /proc/PID/stat after the name: the state's letter, the parent, the group, ...; [] when it
-    is gone."""
+    """Returns the fields of /proc/PID/stat after the name (the state's letter, the parent, the group, ...), or [] if
+    the process is gone."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as f:
             return f.read().rpartition(b")")[2].split()
@@ -47,16 +47,16 @@ def stat_of(pid: str) -> "list[bytes]":
 
 
 def processes() -> "dict[int, tuple[int, int]]":
-    """{pid: (its parent, its process group)}."""
+    """Returns {pid: (its parent, its process group)}."""
     stats = {int(name): stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: (int(stat[1]), int(stat[2])) for pid, stat in stats.items() if stat}
 
 
 def addressed(pid: int, signum: int, starts_ranks: bool = False) -> "list[int]":
-    """Returns the processes that a rank's signal is for, the outermost first: a script whose command has ended must not
-    go on. A shell that waits for its children does not pass signals on, and a program that starts ranks itself leaves
-    SIGINT to the terminal: it is for the process group. SIGTERM is for the shell and its children, down to the first
-    that is no shell."""
+    """Returns the processes that must get a rank's signal, the outermost first, as a script must not go on after its
+    command has ended. SIGINT goes to the process group of a shell, or of a program that starts ranks itself: it would
+    come from a terminal. SIGTERM goes to a shell and its children, down to the first that is no shell, as a waiting
+    shell does not forward it."""
     reached = [pid]
     if starts_ranks or program(pid) in SHELLS:
         found = processes()
@@ -69,9 +69,9 @@ def addressed(pid: int, signum: int, starts_ranks: bool = False) -> "list[int]":
 
 
 class Watch:
-    """A rank until it has ended, and what it leaves. starts_ranks: it was started once a node, and may start the node's
-    ranks itself. status: its wait status. stopping: the supervisor has it end. signalled: its engine has. until: bytes
-    of .err when the first request to stop came."""
+    """Watches a rank until it has ended, then the processes that it leaves. starts_ranks: it was started once per node,
+    and may start the node's ranks itself. status: its wait status. stopping: the supervisor stops it. signalled: its
+    engine sent it SIGTERM. until: bytes of .err when the first SIGINT or SIGTERM came. alone: it has no children."""
 
     def __init__(self, pid: int, bosses: "set[int]", logs: "Logs", starts_ranks: bool = False) -> None:
         self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
@@ -86,7 +86,7 @@ class Watch:
         self.only_signals.register(self.signals, select.POLLIN)
 
     def turn(self, most: "int | None" = None) -> None:
-        """Pass one signal on, and the output so far; wait for either, `most` ms."""
+        """Waits up to `most` ms for a signal or output. Forwards one signal, and copies the output."""
         poll = select.poll()
         due = [log.reader for log in self.logs.all if log.is_due()]
         for fd in [self.signals] + due:
@@ -101,7 +101,7 @@ class Watch:
                 self.take(signum, sender in self.bosses and signum not in FOR_RANKS)
         taken = self.logs.read(ready)
         if taken and self.status is None:
-            # lines are read many at once, and a flood before the pipe is full of it
+            # a pause collects many lines for one read; after a large read there is none, before the pipe is full
             self.pause = 0 if taken >= self.logs.flood else min(self.pause + 1, LONGEST_PAUSE)
             self.only_signals.poll(self.pause)
 
@@ -113,7 +113,7 @@ class Watch:
                 if ended == self.pid:
                     self.status = status
         except ChildProcessError:
-            self.alone = True  # for good: nothing is below it that it could be left
+            self.alone = True  # and stays so: without children, no orphans can come
 
     def take(self, signum: int, is_stop: bool) -> None:
         self.stopping = self.stopping or is_stop
@@ -136,7 +136,8 @@ class Watch:
             self.reached.setdefault(signum, set()).add(it)
 
     def end_orphans(self) -> None:
-        """SIGTERM once to what the rank has left; to what was sent SIGINT not before all are sent SIGTERM."""
+        """Sends SIGTERM once to each process that the rank has left. A process that got SIGINT gets it only after a
+        SIGTERM for the rank has come."""
         me = os.getpid()
         left = [pid for pid, (parent, _) in processes().items() if parent == me]
         signalled = self.reached[signal.SIGTERM].union(
@@ -147,8 +148,8 @@ class Watch:
                 self.send(pid, signal.SIGTERM)
 
     def hold(self, folder: str) -> None:
-        """Until all ranks of this node have ended; in a stop until the supervisor sees that none of them has left any
-        process."""
+        """Waits until all ranks of this node have ended. During a stop, waits until the supervisor has seen that no
+        rank has left any process."""
         while not self.released and (self.stopping or any_up(folder)):
             if self.stopping and not self.alone:
                 self.end_orphans()
@@ -156,7 +157,7 @@ class Watch:
 
 
 def any_up(folder: str) -> bool:
-    """Returns whether ranks of this node have no record yet. Where none can be read, nothing is waited for."""
+    """Returns whether any rank of this node has no record yet. Returns False if the run's spec cannot be read."""
     try:
         with open(os.path.join(folder, "spec.json"), "rb") as f:
             ranks = json.loads(f.read().decode())["ranks"]

@@ -1,1 +1,1 @@
-"""A node's part of a run, from its start to its end."""
+"""Runs a node's part of a run, from its start to its end."""

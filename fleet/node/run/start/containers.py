@@ -1,4 +1,4 @@
-"""The container of a run's engine: how it is chosen, started and ended. The supervisor stays outside."""
+"""Chooses, starts and ends the container of a run's engine. The supervisor stays outside."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ CLIENT_SECONDS, REMOVE_SECONDS = 5.0, 30.0
 
 
 def chosen(spec: "run_specs.Starting", cwd: str) -> "run_specs.Container":
-    """Returns the container of a run with the runtime of this node that starts it. Raises Refused."""
+    """Returns the container of a run, with the runtime that starts it on this node. Raises Refused."""
     given: Any = spec["container"]
     found = runtimes.require(given["image"], None, cwd)
     if found["id"] is None:
@@ -35,7 +35,7 @@ def name_of(run: str) -> str:
 
 
 def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[str]":
-    """Returns what starts a run's engine in its container, up to the engine's own argv."""
+    """Returns the argv that starts a run's engine in its container, up to the engine's own argv."""
     found: Any = spec["container"]
     data = [str(record["target"]) for _, record in deliveries()]
     mounts = [folder] + [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
@@ -43,13 +43,13 @@ def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[st
 
 
 def is_apart(found: Any) -> bool:
-    """Is true where a container has processes of its own, which are not its client's."""
+    """Returns whether a container's processes are no children of its client."""
     return bool(found) and found["runtime"] in DAEMONS
 
 
 def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
-    """Returns (stdin with the variables for the container, the environment of its client). Where the client outlives
-    nothing and nothing outlives it, it is marked as one of the run."""
+    """Returns (stdin with the variables for the container, the environment of its client). If the container's processes
+    are the client's children, the client has the run's mark."""
     names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
     given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
     own = dict(os.environb)
@@ -59,7 +59,7 @@ def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[
 
 
 class Apart:
-    """A run's container whose processes are not its client's. It is ended by its name."""
+    """Describes a run's container whose processes are no children of its client. It is removed by its name."""
 
     def __init__(self, run: str, found: "dict[str, Any]", folder: str) -> None:
         self.name, self.path, self.log = name_of(run), found["path"], os.path.join(folder, NODE_LOG)
@@ -67,7 +67,7 @@ class Apart:
 
     @classmethod
     def of(cls, run: str) -> "Apart | None":
-        """Returns that of a run of this node; None where it has none."""
+        """Returns the container of a run of this node, or None if the run has no such container."""
         folder = run_folder(run) if is_run_id(run) else None
         found: Any = read_json(os.path.join(folder, SPEC)).get("container") if folder else None
         return cls(run, found, folder) if folder and is_apart(found) else None
@@ -77,9 +77,9 @@ class Apart:
         return [pid for pid in pids if is_inside(pid) and own_pid(pid) == 1]
 
     def is_gone(self, under: "Collection[int]", patience: float) -> bool:
-        """Removes the container, in which no process is left. Is false while its client works, which may still be
-        starting it, and ends by itself if it can. under: the processes below who keeps the run. patience: for so long
-        there was none in it."""
+        """Removes the container, in which no process is left. Returns False while its client is alive, as it may still
+        be starting the container, and should end by itself. under: processes below the supervisor. patience: seconds
+        since the container was found empty."""
         found = [*under, *filter(self._is_of_client, pids())]
         outside = {pid: born for pid, born in ((pid, start_time(pid)) for pid in [*found, *below(found)]) if born}
         if outside and patience < CLIENT_SECONDS:

@@ -1,4 +1,4 @@
-"""The end of a run's processes, whatever started them and wherever they went."""
+"""Ends a run's processes, whichever process started them, and wherever they are."""
 
 import os
 import signal
@@ -21,16 +21,16 @@ from fleet.node.run.start.extension_builds import Builds
 from fleet.node.run.start.kernel_log import KernelLog
 from fleet.protocol.state import ENDED_WRAPPER, FINAL, PID, RANK_WRAPPER
 
-LEFTOVER_GRACE = 2.0  # of what is left when no process waits for it any more
-TICK = 1 / os.sysconf("SC_CLK_TCK")  # the grain of start times, in seconds
-RECORD_GRACE = 5.0  # of a rank's wrapper: it puts on record how its rank ended, also on a node that swaps
-HARD_SECONDS = 10.0  # after SIGKILL, for a process to be gone; what stays hangs in the kernel
+LEFTOVER_GRACE = 2.0  # for leftover processes that no other process waits for
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # the precision of start times, in seconds
+RECORD_GRACE = 5.0  # for a rank's wrapper to record how its rank ended, even on a node that swaps
+HARD_SECONDS = 10.0  # after SIGKILL, until a process must be gone; otherwise it hangs in the kernel
 LINE_BYTES = 200
-LAUNCHER_GRACE = 1.0  # of a launcher that has no rank left, before SIGTERM, and then before SIGKILL
+LAUNCHER_GRACE = 1.0  # for a launcher without ranks, before SIGTERM, and again before SIGKILL
 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
-    """{pid: start_time} of all processes below the given pids."""
+    """Returns {pid: start time} of all processes below the given pids."""
     stats = below(ancestors)
     # a zombie whose other threads run on has not ended
     over = {pid for pid, stat in stats.items() if stat[0] in (b"Z", b"X") and int(stat[17]) <= 1}
@@ -38,15 +38,15 @@ def descendants(ancestors: "list[int]") -> "dict[int, int]":
 
 
 class Ending:
-    """Ends a run's processes: a signal once to each rank, through its wrapper, see rank.py; SIGTERM once to each at
-    half of the grace, where that signal was another one; SIGKILL to all when the grace is over. What is no rank and
-    below none, as a launcher, has no signal before the wrappers have gone.
+    """Ends a run's processes. Each rank gets the first signal once, through its wrapper (rank.py). If that was not
+    SIGTERM, each gets SIGTERM at half of the grace period. After the grace period all processes get SIGKILL. A process
+    that is neither a rank nor below one, such as a launcher, gets no signal before the wrappers are gone.
 
     A process belongs to the run by its marks, or by descent from `ancestors`. signum: the first signal, 0 for none.
-    launcher: its pid; it is not waited for once it has no rank. Call step() every 50 ms or so until it is true; `left`
-    then holds the pids that outlived SIGKILL for so long; `killed` the wrappers whose ranks, or what those left, had to
-    be killed; `ended` what was no rank and below none: {pid: (its process group, its command line)}. Wrappers and
-    groups are numbered as they know themselves. A container's client is none of them: it ends with the container.
+    launcher: its pid; it has less time once it has no ranks. Call step() about every 50 ms until it returns True. Then
+    left: the pids that SIGKILL did not end. killed: the wrappers whose ranks, or leftovers of these, had to be killed.
+    ended: processes that were neither ranks nor below one: {pid: (process group, command line)}. Wrappers and groups
+    have the numbers of their own pid namespace. A container's client is not included: it ends with the container.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Ending:
         self.term_at = clock.monotonic() + (0.0 if signum == signal.SIGTERM else grace / 2)
         self.polite = grace > 0
         self.killing_since: float | None = None
-        self.without_ranks: float | None = None  # since when
+        self.without_ranks: float | None = None  # since when no rank is left
         self.told: set[tuple[int, int, int]] = set()
-        self.newest: int | None = None  # start time of the youngest that was there at the beginning
+        self.newest: int | None = None  # start time of the youngest process at the beginning
         self.quiet = 0
         self.empty: float | None = None  # since when no process was found
         self.left: list[int] = []
@@ -88,14 +88,14 @@ class Ending:
         return {pid: born for pid, born in descendants(self.ancestors).items() if pid not in self.ancestors}
 
     def outside(self) -> "list[int]":
-        """Returns the processes of the container's client; this program's helpers are none."""
+        """Returns the processes of the container's client, without this program's helpers."""
         return sorted(self.under().keys() - descendants(self.ancestors[1:]).keys())
 
     def step(self) -> bool:
         found = self.members()
         self.left = sorted(found)
         if not found:
-            # a process in the middle of exec shows no environment for a moment: look twice
+            # checks twice, as a process in the middle of exec shows no environment for a moment
             self.quiet += 1
             self.empty = self.empty or self.clock.monotonic()
             if self.quiet < 2 or self.container is None:
@@ -104,13 +104,13 @@ class Ending:
         self.quiet, self.empty = 0, None
         if self.newest is None:
             self.newest = max(found.values())
-            self.clock.sleep(TICK)  # what SIGTERM has them start is younger
+            self.clock.sleep(TICK)  # so that processes which they start after SIGTERM are younger
         now = self.clock.monotonic()
         names = {pid: read_file("/proc/%d/comm" % pid) for pid in found}
         wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
         if wrappers and RANK_WRAPPER not in names.values() and not below(wrappers):
             for pid in wrappers:
-                send_signal(pid, found[pid], signal.SIGHUP)  # its launcher may see how its rank ended
+                send_signal(pid, found[pid], signal.SIGHUP)  # releases it: its launcher may now see the rank's end
         if not self.polite or now >= self.kill_at:
             self.kill(found, wrappers, now)
         else:
@@ -138,7 +138,7 @@ class Ending:
         # oldest first: a script whose `cp` was killed must not go on
         for pid in sorted(found, key=lambda pid: found[pid]):
             if pid in wrappers and now < self.killing_since + RECORD_GRACE:
-                continue  # it ends by itself, once its rank has
+                continue  # it ends by itself after its rank
             if pid in above:
                 self.killed.add(own_pid(above[pid]))
             elif pid not in self.ended:
@@ -146,7 +146,7 @@ class Ending:
             send_signal(pid, found[pid], signal.SIGKILL)
 
     def send(self, pid: int, born: int, signum: int) -> None:
-        """Once."""
+        """Sends a signal to a process, but each number only once."""
         if (pid, born, signum) not in self.told:
             self.told.add((pid, born, signum))
             self.note(pid)
@@ -158,14 +158,14 @@ class Ending:
         self.ended[pid] = int(group), line.replace("\0", " ").strip()
 
     def finish(self) -> "list[int]":
-        """Step to the end; returns `left`."""
+        """Calls step() until the end, and returns `left`."""
         while not self.step():
             self.clock.sleep(0.05)
         return self.left
 
 
 def killed(ending: Ending, folder: str) -> "list[int]":
-    """Returns the ranks that it had to kill, or what they left."""
+    """Returns the ranks that had to be killed, or whose leftover processes had to be killed."""
     return sorted(record["rank"] for record in rank_records(folder) if record.get("wrapper") in ending.killed)
 
 
@@ -182,9 +182,9 @@ def bury(
     clock: Clock = CLOCK,
     began: "float | None" = None,
 ) -> "dict[str, Any]":
-    """End what a dead supervisor left and write that to status.json; returns that status. One that wrote its end
-    just before it was taken for dead, or was killed as deaf, keeps it. kernel: what was kept of its log since the run's
-    beginning. began: when the node began to end it; now."""
+    """Ends the processes that a dead supervisor left. Writes the last status to status.json, and returns it. If the
+    supervisor has written its last status just before, that one stays. kernel: the kernel log since the run's
+    beginning. began: when the node began to end the run; None: now."""
     began, ending = began or clock.time(), Ending(run, grace, ancestors, clock=clock)
     status = final_status(state, reason, ending.finish(), cause, began, end)
     status["killed"] = killed(ending, folder)
@@ -192,7 +192,7 @@ def bury(
     recorded = read_status(folder)
     if recorded.get("state") in FINAL:
         return dict(recorded, left=status["left"])
-    if recorded.get("state") == "stopping":  # the first reason counts: what it was ended for
+    if recorded.get("state") == "stopping":  # the first reason counts
         status.update(only(recorded, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
@@ -202,6 +202,6 @@ def bury(
 
 
 def bury_unkept(run: str, folder: str, grace: float = LEFTOVER_GRACE, clock: Clock = CLOCK) -> "dict[str, Any]":
-    """Ends what is left of a run without a supervisor, and puts on record why; returns its status."""
+    """Ends the processes of a run without a supervisor, and records why. Returns the run's last status."""
     cause, reason, began = fate(folder)
     return bury(run, folder, grace, reason, cause=cause, clock=clock, began=began)

@@ -52,7 +52,7 @@ from fleet.protocol.state import (
 
 START_DEADLINE = 10.0
 SYNC_WAIT = 5.0
-CHANGED_BY_PYTHON = ("LC_CTYPE",)  # python sets it as it starts, to leave the C locale
+CHANGED_BY_PYTHON = ("LC_CTYPE",)  # Python sets it at its start, to leave the C locale
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
@@ -98,8 +98,8 @@ def exchange(one: str, other: str) -> bool:
 
 
 def replace_earlier_attempt(temporary: str, folder: str, attempt: int) -> bool:
-    """Moves the folder of an earlier attempt K to `attempt<K>/` in the folder of the next one, `temporary`. Folders in
-    it move to `temporary` itself: those of still earlier attempts, and what ranks wrote to continue from.
+    """Moves the folder of an earlier attempt K to `attempt<K>/` in the folder of the next one, `temporary`. Its
+    subfolders move to `temporary` itself: those of even earlier attempts, and folders of ranks, such as checkpoints.
 
     Returns True if it also gave `temporary` the name `folder`, in one step, so that any process that looks for the run
     finds a folder. Returns False if that name is free now, or if `folder` is not that of an attempt which came
@@ -170,7 +170,7 @@ class CodeLock:
 
     def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
-            # where another process removed the folder, that does not harm the run
+            # if another process has removed the folder, the run goes on
             logs = [name for name in names_in(self.folder) if is_log(name) and name.endswith(".out")]
             if len(logs) >= len(self.spec["ranks"]):
                 self.until = now + self.settle

@@ -1,9 +1,10 @@
-"""Builds of torch's extensions, DeepSpeed's ops among them, that were killed: part of preflight and of a run.
+"""Finds and removes stale locks of killed builds of torch's extensions (also DeepSpeed's ops), in preflight and during
+a run.
 
-Who builds one holds a new file `lock` in its folder open, and removes it in the end (torch's FileBaton); who wants
-the extension meanwhile waits until that file is gone. Killed in between it stays, and all wait for ever without a
-message. So a lock that no process has open is stale; on a file system of several machines it may be one of another
-node.
+A process that builds an extension makes a file `lock` in its folder, keeps it open, and removes it at the end (torch's
+FileBaton). Other processes that need the extension wait until the file is gone. If the builder is killed, the file
+stays, and they wait for ever without a message. So a lock that no process has open is stale. On a shared file system
+it may belong to a process of another node.
 """
 
 import glob
@@ -23,14 +24,14 @@ OF_SEVERAL = "nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|
 
 
 def build_root(env: "Mapping[bytes, bytes]") -> str:
-    """The folder in which torch builds, in an environment."""
+    """Returns the folder in which torch builds extensions, in an environment."""
     home = env.get(b"HOME") or os.fsencode(os.path.expanduser("~"))
     default = os.path.join(env.get(b"XDG_CACHE_HOME") or os.path.join(home, b".cache"), b"torch_extensions")
     return os.fsdecode(os.path.realpath(env.get(b"TORCH_EXTENSIONS_DIR") or default))
 
 
 def find_locks(root: str) -> "dict[str, os.stat_result]":
-    """{path: stat result}: ROOT/NAME/lock, and ROOT/py311_cpu/NAME/lock."""
+    """Returns {path: stat result} of all locks: ROOT/NAME/lock, and ROOT/py311_cpu/NAME/lock."""
     found = {}
     for folders in ("*", "*/*"):
         for path in glob.iglob(os.path.join(glob.escape(root), folders, "lock")):
@@ -44,24 +45,25 @@ def find_locks(root: str) -> "dict[str, os.stat_result]":
 
 
 def held_files(wanted: "set[tuple[int, int]]") -> "set[tuple[int, int]]":
-    """Returns those of (device, inode) pairs that some process has open, as far as /proc shows them."""
+    """Returns those (device, inode) pairs of `wanted` that a process has open, as far as /proc shows open files."""
     held = set()
     for path, link in (each for pid in pids() for each in open_files(pid)):
         if link.endswith("/lock"):
-            with suppress(OSError):  # closed under our eyes
+            with suppress(OSError):  # it was closed just now
                 st = os.stat(path)
                 held.add((st.st_dev, st.st_ino))
     return held & wanted
 
 
 def is_shared(path: str) -> bool:
-    """Is true where other machines may use the file system that a path lies on."""
+    """Returns whether other machines may use the file system of a path."""
     mounts = read_file("/proc/self/mounts").decode("utf-8", "surrogateescape")
     return re.match(OF_SEVERAL, filesystem(path, mounts)[0] or "") is not None
 
 
 def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
-    """{path: (stat result, sure)} of the locks that no process has open. sure: no process that is out of sight can."""
+    """Returns {path: (stat result, sure)} of the locks that no process has open. sure: no hidden process can have it
+    open either."""
     found = find_locks(root)
     held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
     return {
@@ -72,8 +74,8 @@ def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
 
 
 class Builds:
-    """The stale locks that the run in a folder meets, and those that it leaves itself; their places are in the
-    file `builds`, for the process that ends the run when its supervisor cannot."""
+    """Reports stale locks that a run meets, and removes those that it leaves itself. The file `builds` in the run's
+    folder has the build folders, for a process that ends the run in place of its supervisor."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "builds")
@@ -86,19 +88,19 @@ class Builds:
     def add(self, root: str) -> None:
         if root not in self.roots:
             self.roots.add(root)
-            with suppress(OSError), open(self.path, "ab") as f:  # there may be no room
+            with suppress(OSError), open(self.path, "ab") as f:  # the disk may be full
                 f.write(os.fsencode(root) + b"\n")
 
     def stale(self) -> "dict[str, tuple[os.stat_result, bool]]":
         return {path: found for root in self.roots for path, found in stale_locks(root).items()}
 
     def look(self, now: float, engine: int, every: float = 2.0) -> "list[str]":
-        """Locks that are new and stale, since the last look at least: who is just being started has time to be seen.
-        Those that the run itself has left are taken away: a rank that is started again would wait for itself."""
+        """Returns newly found locks that were stale at the last call, too: a process that is just starting has time to
+        open its lock. Removes stale locks of this run, as a restarted rank would wait for its own lock."""
         if now < self.due:
             return []
         env = environment(engine)
-        if env:  # it is not in the middle of its exec
+        if env:  # it is empty in the middle of exec
             self.add(build_root(env))
         self.due = now + every
         self.clear(self.before)
@@ -109,7 +111,7 @@ class Builds:
         return sorted(fresh)
 
     def finish(self, seconds: float = 1.0) -> None:
-        """Take away what the run has left in the end. A process that was killed closes its files a moment later."""
+        """Removes the locks that the run has left. Tries for `seconds`, as a killed process closes its files late."""
         until = time.monotonic() + seconds
         while any(st.st_ctime >= self.began - 0.01 for root in self.roots for st in find_locks(root).values()):
             self.clear()
@@ -118,7 +120,7 @@ class Builds:
             time.sleep(0.05)
 
     def clear(self, only: "dict[str, int] | None" = None) -> None:
-        """Take away what the run has left. only: {path: inode} of those that may be."""
+        """Removes stale locks that the run has left. only: {path: inode} of the locks that may be removed."""
         for path, (st, sure) in self.stale().items():
             if sure and st.st_ctime >= self.began - 0.01 and (only is None or only.get(path) == st.st_ino):
                 with suppress(OSError):

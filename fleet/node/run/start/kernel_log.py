@@ -25,7 +25,7 @@ WORTH = (
 )
 # with MIG, the instance follows the address: "(PCI:0000:01:00 GPU-I:05)"
 XID = r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{1,20})(?: [^)]{0,40})?\): (\d{1,4})\b"
-RECOVERED = r"\): 154\b.* to 0x0 \(None\)"  # after a reset: what came before is over
+RECOVERED = r"\): 154\b.* to 0x0 \(None\)"  # logged after a reset: earlier errors no longer count
 MOST_XIDS = 64
 _PID = r"Killed process (\d+)|\[(\d+)\]: segfault|\bpid=(\d+)"
 _RECORD = r"\d+,\d+,(\d+),[^;]*;(.*)"
@@ -59,19 +59,19 @@ class KernelLog:
         now = self.clock.time() - self.clock.monotonic()
         ranks = {record["pid"]: record.get("rank") for record in records if record.get("pid")}
         if read_json(os.path.join(folder, SPEC)).get("container"):
-            ranks = {}  # their numbers may be those of its own pid namespace
+            ranks = {}  # these pids may be those of the container's own pid namespace
         reported: list[run.KernelLine] = [
             {"text": text, "time": now + stamp, "rank": ranks.get(pid_in(text))} for stamp, text in found[-MAX_LINES:]
         ]
         more = oom_kills() - self.kills
         if more > 0 and not any("Killed process" in line["text"] for line in reported):
-            text = "oom_kill %d in memory.events of the cgroup" % more  # a container sees no more
+            text = "oom_kill %d in memory.events of the cgroup" % more  # in a container nothing else is visible
             reported.append({"text": text, "time": self.clock.time(), "rank": None})
         return None if lines is None and not reported else reported
 
     def xids(self) -> "list[dict[str, Any]] | None":
-        """Returns the Xid errors since boot, one for each GPU and number, without those before a reset: how often it
-        came, the seconds since the last one. None if the log cannot be read."""
+        """Returns the Xid errors since boot, without those before a reset. There is one entry for each GPU and number,
+        with its count and the seconds since the last one. Returns None if the log cannot be read."""
         lines = self._lines()
         found: dict[Any, dict[str, Any]] = {}
         for stamp, text in lines or ():
@@ -144,7 +144,7 @@ def oom_kills() -> int:
         if name is None:
             continue
         controller, _, file = name.rpartition("/")
-        for inside in (path, ""):  # a container may be shown the path as the host has it
+        for inside in (path, ""):  # in a container, the path may be that of the host
             text = read_file(os.path.join("/sys/fs/cgroup", controller) + inside + "/" + file)
             found = re.search(rb"^oom_kill (\d+)", text, re.M)
             if found:

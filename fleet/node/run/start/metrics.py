@@ -1,5 +1,5 @@
-"""Writes samples of what a run's node does into the run's folder, in a process of its own: a GPU's driver that hangs
-holds up no supervisor."""
+"""Writes samples of a run's node into the run's folder. It is a separate process, so that a GPU driver that hangs does
+not delay the supervisor."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ from fleet.node.run.start.engine import PR_SET_NAME, PR_SET_PDEATHSIG, prctl
 from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.state import METRICS
 
-HALVE_BYTES = 4 << 20  # after each so many, samples are half as many: a run of three months has 32 MiB
+HALVE_BYTES = 4 << 20  # after each 4 MiB the time between samples doubles: a run of three months has 32 MiB
 ENDING_SECONDS, LOOK_SECONDS = 1.0, 1.0
 
 
 class Metrics:
-    """Begins the process, whose number is `pid`; 0 once it is gone, or where the run has no samples: no run fails for
-    want of these."""
+    """Starts the process. pid: its pid; 0 if it is gone, or if the run has no samples. A run does not fail if it cannot
+    be started."""
 
     def __init__(self, spec: "run_specs.Starting", folder: str) -> None:
         self.pid, every, parent = 0, spec.get("sample") or 0.0, os.getpid()
@@ -39,8 +39,8 @@ class Metrics:
             note(folder, "no samples are taken: %s" % error)
 
     def end(self) -> None:
-        """Ends it, so that nothing comes after the run's end is on record. What a driver holds in the kernel writes
-        nothing more either, and is not waited for."""
+        """Kills the process, so that no sample follows the recorded end of the run. If it hangs in a driver, it will
+        write nothing more, and this does not wait for it."""
         until = CLOCK.monotonic() + ENDING_SECONDS
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
@@ -50,7 +50,8 @@ class Metrics:
 
 
 def stand_alone(parent: int) -> None:
-    """Keeps nothing of the supervisor's open, neither its locks nor its signals, and lives no longer than it."""
+    """Separates this process from the supervisor: closes its files and locks, and resets its signals. The process ends
+    with the supervisor."""
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
         signal.signal(signum, signal.SIG_DFL)
@@ -62,8 +63,8 @@ def stand_alone(parent: int) -> None:
 
 
 def keep(sampler: Sampler, path: str, every: float, clock: Clock = CLOCK) -> None:
-    """Writes a line for each sample, as long as the run's folder is there; a disk that is full takes none. What cannot
-    be sampled is noted once, in the node's log, and tried again."""
+    """Writes a line for each sample while the run's folder exists. A full disk loses samples. If sampling fails, tries
+    again, and writes the first error to the node's log."""
     size, noted, folder = 0, False, os.path.dirname(path)
     while os.path.isdir(folder):
         until = clock.monotonic() + every * 2 ** (size // HALVE_BYTES)
@@ -72,7 +73,7 @@ def keep(sampler: Sampler, path: str, every: float, clock: Clock = CLOCK) -> Non
                 clock.sleep(min(LOOK_SECONDS, max(0.0, until - clock.monotonic())))
                 sampler.look()
             line = json.dumps(sampler.sample()).encode() + b"\n"
-        except Exception as error:  # whatever a kernel or a driver shows
+        except Exception as error:  # a kernel or a driver may show anything
             if not noted:
                 note(folder, "no sample was taken: %r" % error)
             noted = True

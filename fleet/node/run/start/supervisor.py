@@ -1,4 +1,5 @@
-"""Keeps a run on its node: reaps, watches lease and stop requests, ends it whole, reports how it ended."""
+"""Supervises a run on its node: reaps processes, watches the lease and stop requests, ends all processes of the run,
+and reports how it ended."""
 
 import os
 import select
@@ -32,13 +33,13 @@ from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
-MOST_NAMED = 5  # of the processes that a rank left running
+MOST_NAMED = 5  # command lines of processes that a rank left running
 TAIL_BYTES = 64 * 1024
-LEADER_SECONDS = 5.0  # for its stop to come
+LEADER_SECONDS = 5.0  # for the leader's stop request to come
 
 
 class Signals:
-    """SIGCHLD, SIGTERM, SIGINT and what is for ranks, as a list to read. (CPython's sigtimedwait returns garbage after
+    """Collects SIGCHLD, SIGTERM, SIGINT and the signals for ranks. (CPython's sigtimedwait returns garbage after
     SIGCONT.)"""
 
     def __init__(self) -> None:
@@ -59,7 +60,8 @@ class Signals:
 
 
 class Supervisor:
-    """One tick every 50 ms, or as soon as a child ends: reap, look for reasons to stop, move on with stopping."""
+    """Supervises one run. Every 50 ms, or as soon as a child ends, it reaps, checks for reasons to stop, and continues
+    a stop."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Supervisor:
         self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
         self.held_until = 0.0
         self.builds, self.times = Builds(folder), Times(folder, clock)
-        self.builds.add(build_root(engine_env(spec, folder)))  # what it sets itself shows once it runs
+        self.builds.add(build_root(engine_env(spec, folder)))  # variables that the engine itself sets are read later
         self.renewed = self.ticked = clock.monotonic()
         self.metrics: Metrics | None = None
         self.container = Apart.of(spec["run"])
@@ -112,7 +114,7 @@ class Supervisor:
                 return self.finish(self.ending)
 
     def pass_on(self, signum: int) -> None:
-        """To each rank, through its wrapper: no launcher passes such a signal on."""
+        """Sends a signal to each rank, through its wrapper, as no launcher forwards it."""
         for pid, born in marked(self.spec["run"]).items():
             if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
                 send_signal(pid, born, signum)
@@ -137,7 +139,7 @@ class Supervisor:
                 self.metrics.pid = 0
 
     def look(self) -> None:
-        """Stop requests, the lease, and time that this node did not see."""
+        """Checks for stop requests, the lease, and time in which this node was frozen."""
         now = self.clock.monotonic()
         request = stamp_of(os.path.join(self.folder, STOP))
         if request != self.stop_seen:
@@ -152,7 +154,7 @@ class Supervisor:
                 self.lease = lease_of(self.folder, dict(self.spec))
         lease = self.lease
         if lease is not None:
-            # frozen for so long, this node was given up: renewals that waited in a socket prove nothing
+            # after so long a freeze the head has given this node up: renewals that waited in a socket are old
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
@@ -167,18 +169,19 @@ class Supervisor:
             self.code_lock.release()
 
     def look_whether_over(self) -> None:
-        """End an engine that has no rank left on any node: torchrun takes 1 s to report what their records have
-        shown."""
+        """Ends the engine if all ranks of all nodes have ended well: torchrun would take 1 s more to end by
+        itself."""
         if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
             if self.over:
                 found = marked(self.spec["run"]) if self.container else {self.engine: start_time(self.engine) or 0}
                 for pid in self.container.firsts(found) if self.container else found:
-                    send_signal(pid, found[pid], signal.SIGKILL)  # of anything less it makes a traceback
+                    send_signal(pid, found[pid], signal.SIGKILL)  # after SIGTERM it would print a traceback
 
     def look_at_ranks(self) -> None:
-        """Ends all ranks of this node where one has failed: their launcher does not see it before they have ended. If
-        that one timed out, the stacks of the others are taken first: the leader ends them, or else the time does."""
+        """Ends all ranks of this node if one has failed, as their launcher notices it only after all have ended. If the
+        rank timed out, the leader first reads the stacks of the others, and then stops the run. If it does not, this
+        ends them some seconds later."""
         elastic = (self.spec.get("about") or {}).get("least")
         if not elastic and not self.failed:
             failed = [record for record in rank_records(self.folder) if record["status"] != 0]
@@ -189,7 +192,7 @@ class Supervisor:
             self.ending = self.begin_ending(self.spec["grace"], signal.SIGTERM)
 
     def timed_out(self, record: "dict[str, Any]") -> bool:
-        """Returns whether a rank that has failed waited for others in vain, in its last attempt."""
+        """Returns whether a failed rank had waited for others in vain in its last attempt."""
         try:
             with open(os.path.join(self.folder, "rank%d.err" % record["rank"]), "rb") as f:
                 return timed_out(tail_of(f, TAIL_BYTES, record["begins"][1]))
@@ -197,7 +200,7 @@ class Supervisor:
             return False
 
     def look_at_builds(self, now: float) -> None:
-        """Report which builds a rank may be waiting for in vain."""
+        """Reports the stale build locks for which a rank may be waiting."""
         if self.builds.look(now, self.engine):
             status = {"state": "running", "time": self.clock.time(), "builds": sorted(self.builds.reported)[:20]}
             try_write(os.path.join(self.folder, STATUS), status)
@@ -224,8 +227,8 @@ class Supervisor:
         if self.ended is not None and os.WIFEXITED(self.ended) and not (self.over and self.container):
             status["engine_status"] = os.WEXITSTATUS(self.ended)
         elif self.over:
-            status["engine_status"] = 0  # as its ranks ended
-        elif self.ended is not None and not self.failed:  # else it was ended after its ranks
+            status["engine_status"] = 0  # like its ranks, although it was killed
+        elif self.ended is not None and not self.failed:  # otherwise this process killed it after its ranks
             status["signal"] = os.WTERMSIG(self.ended)
         if status["engine_status"] != 0 or self.reason is not None:
             status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
@@ -234,8 +237,8 @@ class Supervisor:
         write_final(self.folder, status)
 
     def behind(self, ending: Ending) -> "list[dict[str, Any]]":
-        """Returns what had to be ended of the background of scripts that ended well. A process that has left for a
-        process group of its own, as a daemon does, would not be waited for in a shell either."""
+        """Returns the background processes of successful scripts that had to be ended. A process in its own process
+        group, such as a daemon, does not count, as a shell would not wait for it either."""
         found: list[dict[str, Any]] = []
         for record in rank_records(self.folder):
             lines = [line for group, line in ending.ended.values() if group == record["pid"]]
