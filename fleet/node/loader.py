@@ -46,8 +46,8 @@ class Importer(Loader):
 
 
 def run(stream: "BinaryIO", programs: "list[str]", size: int) -> None:
-    """Reads the modules, `size` bytes, runs main() of each program in turn, and ends this process at once, even if a
-    thread is blocked on stdin. The modules come with compiled code, which a Python of the head's version can use:
+    """Reads the modules, `size` bytes, and runs main() of each program in turn. Then it ends this process at once, even
+    if a thread is blocked on stdin. The modules come with compiled code, which a Python of the head's version can use:
     compiling takes half of the time of a short program."""
     status = 1
     try:

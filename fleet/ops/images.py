@@ -1,4 +1,4 @@
-"""Plans and runs `fleet sync --image NAME|FILE.tar`, which loads a container image into the runtime of every host and
+"""Plans and runs `fleet sync --image NAME|FILE.tar`. It loads a container image into the runtime of every host, and
 verifies it by its id."""
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class SyncData(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncImage(Request):
-    """Bring a container image to every host: the name of one that this machine's podman or docker has, an archive that
-    they saved, FILE.tar, or a .sif or .sqsh file, which goes as data.
+    """Bring a container image to every host. image: the name of one that this machine's podman or docker has, or an
+    archive that they saved, FILE.tar. A .sif or .sqsh file goes as data.
 
     limit, from_host: as of SyncData."""
 

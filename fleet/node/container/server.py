@@ -2,7 +2,7 @@
 
 Any process may connect. The caller must admit a connection (`admitted`) within ADMISSION_SECONDS of its start. Up to
 WAITING connections may wait for that at once, and up to WAITING_HERE of one address. If there are more, the oldest one
-of the address or network with the most is dropped, so that slow clients, however many, do not block others.
+of the address or network with the most is dropped. So slow clients, however many, do not block others.
 """
 
 import asyncio
@@ -190,8 +190,8 @@ class Server:
         self._loop.close()
 
     def make_room(self, most: int, here: int) -> None:
-        """Drops the oldest waiting connection of the fullest address if more than `here` wait of it, or of the fullest
-        network if more than `most` wait altogether."""
+        """Drops the oldest waiting connection of the fullest address if more than `here` wait of it. If more than
+        `most` wait altogether, it drops the oldest one of the fullest network."""
         waiting = [it for it in self.connections if not it.admitted]
         for limit, shared in ((here, "address"), (most, "network")):
             fullest = max(grouped((getattr(it, shared), it) for it in waiting).values(), key=len, default=[])

@@ -139,7 +139,7 @@ class Walk:
 
     def led_to(self, name: str, full: str, target: str) -> "os.stat_result | None":
         """Returns the stat of the file or folder that is sent in place of a link. Returns None if the link itself is
-        sent, as it leads to a path that is sent anyway, to one of its parent folders, or to a secret."""
+        sent. That is if it leads to a path that is sent anyway, to one of its parent folders, or to a secret."""
         real, place = os.path.realpath(full), os.path.normpath(os.path.join(self.root, os.path.dirname(name), target))
         if is_below(place, self.root) and os.path.realpath(place) == real:
             return None

@@ -128,8 +128,8 @@ def stopped_by(who: str) -> "run.Verdict":
 
 
 class Failure(NamedTuple):
-    """Describes a failure. rank: None if the engine or the node failed. what: "rank", "vanished" (no end of the rank is
-    known), "engine", "node", "link" (all nodes at once), "stalled" (no rank writes any more), or one of OWN_CAUSES.
+    """Describes a failure. rank: None if the engine or the node failed. what: one of OWN_CAUSES, "rank", "engine",
+    "node", or "vanished": no end of the rank is known; "link": all nodes at once; "stalled": no rank writes any more.
     tail: the rank's last lines."""
 
     host: str

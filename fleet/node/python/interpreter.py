@@ -3,7 +3,8 @@
 spec: {"python": str|null, "workdir": str|null, "activate": str|null, "env": {}, "deadline": s, "judge": bool,
 "wheels": [{"name", "version", "identity"}]}. Sends J {"event": "facts", ...}:
     executable, version, implementation, platform, soabi, prefix, target (the folder into which wheels are installed)
-    pip (version | null), tags (what this pip installs, best first), managed (PEP 668); free (bytes at target)
+    pip (version | null), tags (what this pip installs, best first);
+    managed (PEP 668); free (bytes at target)
     states  per wheel {"state": "there" | "absent" | "other" | "broken", "version", "why", "verified": bool}
     markers {"python_version", ...}, as requirements name them;
     dists   [{"name", "version", "requires", "extras"}] of installed distributions, without those of failed installs.

@@ -238,8 +238,8 @@ def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
 
 
 def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
-    """Handles each signal in a thread, which reads signal numbers from a pipe. In the main thread, a signal that comes
-    just before the thread waits for the head would not be handled until the head sends a message."""
+    """Handles each signal in a thread, which reads signal numbers from a pipe. The main thread would handle a signal
+    late if it came just before that thread waits for the head: only when the head sends a message."""
     while True:
         for number in os.read(reader, 64):
             if number in FOR_RANKS:

@@ -100,9 +100,9 @@ class Sampler:
         return dict(found, runs=sorted(ours), others=sum(run not in ours for run in runs) if known else None)
 
     def links(self) -> "dict[Any, float]":
-        """Returns the bytes received and sent by each network interface with hardware (if there is none, as in a
-        container, by each interface), and by each InfiniBand adapter with all its ports. The kernel counts the latter
-        in units of 4 bytes."""
+        """Returns the bytes received and sent by each network interface with hardware, and by each InfiniBand adapter
+        with all its ports. Without such an interface, as in a container, it counts each interface. The kernel counts
+        the latter in units of 4 bytes."""
         lines = dict(line.partition(":")[::2] for line in self.read("proc/net/dev").splitlines()[2:])
         counters = {name.strip(): line.split() for name, line in lines.items() if name.strip() != "lo"}
         there = [name for name in counters if os.path.exists(self.root + "sys/class/net/%s/device" % name)]

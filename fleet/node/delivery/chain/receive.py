@@ -137,8 +137,8 @@ class Receiver:
     def gather(self, link: "Link", room: memoryview) -> memoryview:
         """Receives the data that has come, up to the size of `room`. Blocks until some has come.
 
-        On a slow link each packet would wake this process, and each TLS record of 16 KiB would cost a write and a
-        wake-up here and at each later member. So this reads a few milliseconds after the first packet. It waits no
+        On a slow link each packet would wake this process. Each TLS record of 16 KiB would cost a write and a wake-up,
+        here and at each later member. So this reads a few milliseconds after the first packet. It waits no
         longer, as each member's wait delays all members after it.
         """
         count = 0

@@ -1,6 +1,6 @@
 """Runs one rank, writes its output to the rank's files, and records how it ended. rank.py ARGV...
 
-The engine starts it once per rank. It appends the rank's stdout and stderr, which are pipes as under ssh, to
+The engine starts it once per rank. The rank's stdout and stderr are pipes, as under ssh. This appends them to
 rank<R>.out and .err in $FLEET_RUN_DIR (drain.py), and forwards signals. When the rank has ended, it writes rank<R>.json
 {"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status": 0..255|null;
 "signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts wrote];
@@ -9,7 +9,7 @@ of .out, of .err that were not written to the disk], if there are any}. A comman
 or 127 and a line in .err, as in a shell. A Python is armed to report its stack, see arm.py.
 
 It ends with the rank's exit code or signal, so that the engine sees it, but only after all ranks of the node have
-ended, as an engine ends the others soon after one has failed. An engine that restarts ranks sees it at once, unless the
+ended: an engine ends the others soon after one has failed. An engine that restarts ranks sees it at once, unless the
 supervisor stops them. SIGINT and SIGTERM reach the rank once each, whichever process sends them. Processes below a rank
 get none of them before the rank has ended, then SIGTERM once. If the rank is a shell, see addressed(). It has Python
 3.6 syntax.
