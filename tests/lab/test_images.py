@@ -125,7 +125,7 @@ def test_of_a_host_past_a_podman_that_hangs_and_a_host_without(lab: VirtualLab, 
     lab.sh(one, f"echo x > /tmp/x; tar -C /tmp -c x | podman import -q - {NAME}")
     lab.sh(three, "mkdir -p /usr/local/bin; printf '#!/bin/sh\\nsleep 600\\n' >/usr/local/bin/podman")
     lab.sh(three, "chmod +x /usr/local/bin/podman")
-    lab.sh(four, "rm -f /usr/bin/podman $(which -a docker)")
+    lab.sh(four, "rm -f /usr/bin/podman /usr/bin/docker /usr/local/bin/docker")
     done = sync(lab, NAME, "--from", one)
     assert states(done) == [
         "loaded",

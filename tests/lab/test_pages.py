@@ -38,6 +38,7 @@ MARKED = {
     "sinfo": "Slurm's: tests/unit/test_hosts_elsewhere.py gives such names on stdin",
     "fleet forward": "ends with Ctrl-C: test_shell",
     "fleet sync --data /data/imagenet": "a folder of this machine outside the test's: test_sync",
+    "fleet sync --image": "it needs images: test_images",
     "fleet build deepspeed": "takes minutes: test_playbooks",
     "fleet play --prompt-for-sudo-password": "asks on a terminal: test_tasks",
     "fleet launch --engine deepspeed train.py": "its train.py is a DeepSpeed program: test_launch_engines",
