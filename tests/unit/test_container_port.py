@@ -158,7 +158,11 @@ def test_attack_much_from_strangers(begin: bytes, data: bytes, port: Make) -> No
                 sock.sendall(begin + much)
 
 
-@pytest.mark.parametrize("data", [b"[" * 60_000, b'{"a": ' * 10_000, b'{"each": 9%s}' % (b"0" * 60_000)])
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 60_000, b'{"a": ' * 10_000, b'{"each": 9%s}' % (b"0" * 60_000)],
+    ids=["lists", "objects", "a number"],
+)
 def test_attack_deep_nesting_and_huge_counts(data: bytes, port: Make) -> None:
     it = port(None)
     with Beats(it):
