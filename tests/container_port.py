@@ -117,7 +117,8 @@ class Port:
                 return line
             return None
 
-        return until(admitted, 60)
+        line: Line = until(admitted, 60)
+        return line
 
     def stranger(self, source: str = "127.0.0.1") -> socket.socket:
         """A connection that has sent nothing."""
