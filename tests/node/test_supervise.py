@@ -248,11 +248,14 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
     assert not alive(int((home / "hidden").read_text()))
 
 
+UP = 'until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done'
+
+
 @pytest.mark.parametrize(
     ("rank", "named"),
     [
-        (["sh", "-c", "sleep 4711 & sleep 4712 & exit 0"], ["sleep 4711", "sleep 4712"]),
-        (["sh", "-c", "(sleep 0.3) & exit 0"], []),  # it ends by itself
+        (["sh", "-c", f"sleep 4711 & {UP}; sleep 4712 & {UP}; exit 0"], ["sleep 4711", "sleep 4712"]),
+        (["sh", "-c", "(sleep 0.1) & exit 0"], []),  # it ends by itself
         (["sh", "-c", "setsid sleep 4711 & exit 0"], []),  # a daemon
         (["sh", "-c", "sleep 4711 & exit 3"], []),  # which is what there is to be said of it
         ([PYTHON, "-c", "import subprocess; subprocess.Popen(['sleep', '4711'])"], []),
@@ -261,7 +264,8 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
 def test_what_a_script_leaves_in_its_background_is_named(
     home: Path, run: str, rank: list[str], named: list[str]
 ) -> None:
-    start(home, run, ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank])
+    argv = ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank]
+    start(home, run, argv, grace=9.0)
     status = final(home, run)
     assert sorted(line for behind in status["behind"] for line in behind["commands"]) == named
     assert not named or [(behind["rank"], behind["count"]) for behind in status["behind"]] == [(0, 2)]
