@@ -360,6 +360,7 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
     (before := RunFolder(folder)).hold()
     with pytest.raises(UsageError, match="already"):
         launch_run.claim(draft)
+    monkeypatch.setattr(launch_run, "HANDOVER_SECONDS", 60.0)
     end = json.dumps({"exit_code": 0, "end": {"by": "done"}})
     leader = threading.Timer(0.3, lambda: ((folder / "summary.json").write_text(end), before.release()))
     leader.start()
@@ -459,9 +460,14 @@ def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pyte
     (folder / "summary.json").write_text(json.dumps(report.as_json()))
     hurried, runtime = list[float](), Runtime(LocalTransport())
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(job.Asking, "hurry", lambda *_: hurried.append(0.0))
     timer = threading.Timer(0.5, runtime.detach.set)
-    timer.start()
+
+    def hurry(*_: object) -> None:
+        hurried.append(0.0)
+        if len(hurried) == 1:
+            timer.start()
+
+    monkeypatch.setattr(job.Asking, "hurry", hurry)
     found = job.job_of(RUN, folder.parent)
     assert found is not None
     watch.watch(watch.watch_of(folder.parent, *found, detach=False), runtime)
