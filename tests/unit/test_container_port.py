@@ -336,7 +336,7 @@ def test_what_is_queued_is_sent_before_the_server_closes() -> None:
     closer.start()
     assert [until(lambda: lines[0].receive(20.0)) for _ in range(11)][-1] == {"verdict": 1}
     lines[0].close()
-    closer.join(5.0)
+    closer.join(60.0)
     assert not closer.is_alive()
 
 

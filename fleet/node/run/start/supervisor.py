@@ -96,12 +96,7 @@ class Supervisor:
         self.metrics = Metrics(self.spec, self.folder)
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
-            self.reap()
-            if self.ended is not None and self.ending is None:
-                up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
-                self.ending = self.begin_ending(
-                    grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
-                )
+            self.look_at_engine()
             for signum in caught:
                 if signum in FOR_RANKS:
                     self.pass_on(signum)
@@ -112,6 +107,13 @@ class Supervisor:
             if self.ending is not None and self.ending.step():
                 self.reap()
                 return self.finish(self.ending)
+
+    def look_at_engine(self) -> None:
+        """Reaps, and begins the ending if the engine has ended by itself."""
+        self.reap()
+        if self.ended is not None and self.ending is None:
+            up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
+            self.ending = self.begin_ending(grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0)
 
     def pass_on(self, signum: int) -> None:
         """Sends a signal to each rank, through its wrapper, as no launcher forwards it."""
@@ -206,6 +208,7 @@ class Supervisor:
             try_write(os.path.join(self.folder, STATUS), status)
 
     def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
+        self.look_at_engine()  # it may have ended since the last look: then it was not stopped
         if self.ending is not None:
             self.ending.hurry(grace)
             if self.reason is not None or not self.failed:
