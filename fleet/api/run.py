@@ -83,8 +83,8 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Returns the run's id. Its logs are in RUNS_DIR/ID on this machine."""
-        return str(self.plan.describe()["run"])
+        """Returns the run's id; "" for a verb without one. Its logs are in RUNS_DIR/ID on this machine."""
+        return str(getattr(self.plan, "run_id", ""))
 
     def _put(self, event: Event) -> None:
         if isinstance(event, Output):
