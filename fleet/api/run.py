@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Generic
 
 from fleet.background import background
+from fleet.best_effort import best_effort
 from fleet.codec import T
 from fleet.errors import FleetError, PreflightError
 from fleet.events import Emit, Event, Output
@@ -32,7 +33,7 @@ class Task(Generic[T]):
             try:
                 return work(runtime)
             finally:
-                with suppress(OSError):  # a connection failed to close after the work was done
+                with best_effort("close the connections"):
                     at_end()
 
         self._cancel, self.future = runtime.cancel, background("fleet", do)

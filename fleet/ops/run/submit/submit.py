@@ -4,12 +4,12 @@ job."""
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from fleet.answers.run_start_events import Submitted, Version
 from fleet.answers.runs import LeftAlone
+from fleet.best_effort import best_effort
 from fleet.engines.env_file import env_file
 from fleet.errors import EXIT_OK, ConnectError, Interrupted, UsageError
 from fleet.model import Report
@@ -59,8 +59,8 @@ def run(plan: RequestPlan[Submit], runtime: Runtime) -> Report:
         job = queue.submit(first / SCRIPT, first / OUTPUT, runtime.cancel)
     except (UsageError, Interrupted):
         for folder in folders:
-            with suppress(OSError):
-                clear(folder.path)  # a refused run leaves no folder
+            with best_effort("remove the folder of a run that the queue refused"):
+                clear(folder.path)
         raise
     except ConnectError as error:
         folders[0].be_latest()
