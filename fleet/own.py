@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fleet.best_effort import best_effort
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused, closing, on_os_error
@@ -171,7 +172,8 @@ def seal(*values: object) -> str | None:
     missing. Returns None without a home, or if the values are nested too deep."""
     import hmac  # it takes 4 ms, and most commands seal nothing
 
-    try:
+    # without a home, or with another user's; RecursionError is a RuntimeError
+    with best_effort("seal what is recorded by the key in ~/.fleet", (OSError, UsageError, RuntimeError)):
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
         with open(home(Path.home()) / KEY, "a+b", opener=private) as file, alone(file.fileno()):
             file.seek(0)
@@ -183,9 +185,8 @@ def seal(*values: object) -> str | None:
                 file.flush()  # before the next one has the lock
             if foreign(Path(file.name), os.fstat(file.fileno())) is not None:
                 return None
-    except (OSError, UsageError, RuntimeError):  # no home, or another user's; RecursionError is a RuntimeError
-        return None
-    return hmac.new(key, text.encode(), "sha256").hexdigest()
+        return hmac.new(key, text.encode(), "sha256").hexdigest()
+    return None
 
 
 def is_seal(given: object, *values: object) -> bool:

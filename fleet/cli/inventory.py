@@ -8,12 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fleet.best_effort import best_effort
 from fleet.cli.line.command import ONLY_LOOKS
 from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.screen import terminal
@@ -173,7 +173,7 @@ def keep_failed(names: Sequence[str]) -> None:
     line = the_line()
     if line.inventory is None or getattr(line.command, "interrupted", None) == ONLY_LOOKS:
         return
-    with suppress(OSError, UsageError, RuntimeError):  # without a home folder of ours, nothing is recorded
+    with best_effort("record the failed hosts for @failed", (OSError, UsageError, RuntimeError)):
         place = _place(line.inventory.source)
         if names:
             home(Path.home(), place.parent.name)

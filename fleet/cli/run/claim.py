@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fleet.best_effort import best_effort
 from fleet.cli.line.line import settings_of
 from fleet.cli.screen.output import inform
 from fleet.errors import FleetError, Interrupted
@@ -34,7 +35,8 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
         return {}
     code = code_of(runs_dir / run)
     if attempt and code:  # its user has put the job of a run that failed back
-        with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
+        # one that is there later is of a process that led the run meanwhile
+        with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()
     elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
         raise _repeated(runs_dir / run, code)

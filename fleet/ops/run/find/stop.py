@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fleet.answers.run_events import StopAll
 from fleet.answers.runs import GivenUp, LogsHere, RunStopped, StoppedThere
+from fleet.best_effort import best_effort
 from fleet.each import on_each
 from fleet.errors import EXIT_OK, HostFailed, UsageError
 from fleet.events import Notice
@@ -41,7 +42,7 @@ from fleet.transport.program import call
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
     """Records, if no process here follows the run, that it must not be coordinated again."""
-    with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
+    with best_effort("record that the run is to end"), suppress(FileNotFoundError, UsageError):  # not here, or not ours
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
             folder.set_state(leads=False)

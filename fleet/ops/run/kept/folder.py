@@ -15,6 +15,7 @@ from typing import Any
 
 from fleet import own
 from fleet.answers.event import RunEvent
+from fleet.best_effort import best_effort
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.errors import on_os_error
@@ -85,7 +86,10 @@ class RunFolder(Record):
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
-            with contextlib.suppress(OSError, UsageError):
+            with (
+                best_effort("show that a process follows the run", (OSError, UsageError)),
+                contextlib.suppress(FileNotFoundError),
+            ):
                 held = self.lock
                 if held is not None and not os.fstat(held).st_nlink and self.hold():
                     os.close(held)
@@ -98,9 +102,9 @@ class RunFolder(Record):
 
     def set_state(self, **values: Any) -> None:
         """Records for other processes what this one does with the run, see RunState. Removes the file if no process
-        does anything. Ignores a full disk."""
+        does anything."""
         self._state |= values
-        with contextlib.suppress(OSError, FleetError), self._alone():
+        with best_effort("record what this process does with the run", (OSError, FleetError)), self._alone():
             before = {**read_object(self.path / STATE), **values}
             state = {
                 name: it for name, it in before.items() if not name.startswith(STOPPER) or it and lives(it) is not False
@@ -108,7 +112,7 @@ class RunFolder(Record):
             if any(map(state.get, ("leader", "leads"))) or stoppers(state):
                 self.write_json(STATE, state)
             else:
-                os.unlink(self.path / STATE)
+                (self.path / STATE).unlink(missing_ok=True)
 
     def set_stopping(self, hosts: Sequence[str]) -> None:
         """Records the hosts on which this thread stops the run from now on. Other threads may stop it on other
@@ -156,7 +160,7 @@ class RunFolder(Record):
 
     def request_lock(self) -> None:
         """Requests that a process which only fetches logs here releases the lock."""
-        with contextlib.suppress(OSError):
+        with best_effort("request the run from the process that holds it"):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def is_requested(self) -> bool:

@@ -7,7 +7,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,6 +15,7 @@ from fleet import own
 from fleet.answers.run_events import RunOver
 from fleet.answers.run_start_events import Submitted
 from fleet.answers.runs import RunSummary
+from fleet.best_effort import best_effort
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError, HostFailed, UsageError
 from fleet.model import Report
 from fleet.node.base.record import whoami
@@ -190,7 +190,7 @@ def keep_refusal(path: Path, report: Report) -> None:
 
 def _keep(path: Path, report: Report, seconds: float, is_kept: Callable[[], bool]) -> None:
     folder = RunFolder(path)
-    with suppress(OSError, FleetError):
+    with best_effort("record the end of the run", (OSError, FleetError)):
         with TemporaryFile(dir=path):
             os.listdir(path)  # after it made a file on NFS, this host sees files that others made
         if folder.hold(seconds) and not is_kept():
