@@ -26,8 +26,8 @@ UNLISTED = "git does not list it"
 class SourceRules:
     """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
     folders such as .ssh, too. held_back: kind of file that was held back -> its paths. sent: private keys that are sent
-    because git tracks them. ignored: paths that patterns exclude; of a folder only its own. outer: the source and the
-    folders above it that lie below the top of its work tree."""
+    because git tracks them. ignored: paths that patterns exclude; for an excluded folder its own path, not those below
+    it. outer: the source and its parents, up to the top of the work tree, without the top."""
 
     def __init__(
         self,
@@ -136,7 +136,8 @@ class Rules(NamedTuple):
         return self if repository is self.repository else Rules(source, repository)
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
-        """Returns the rules in a child of the folder, None if the child is left out. Those of a file mean nothing."""
+        """Returns the rules in a child of the folder, None if the child is left out. For a file, any rules mean:
+        sent."""
         if not folder and path in self.repository.tracked and self.source.fleet.empty and not path.endswith(KEY_NAMES):
             return self  # most files; they need not be opened
         found = self.judge(path, folder, child)

@@ -43,8 +43,9 @@ class Tree:
     -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: those that
     excluded entries, if any. brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links:
     (path, target) of links to files here that are not sent. followed: files that are links here. inodes: path -> inode.
-    grown: files that get longer, of which the listed length is sent. touched: files whose times change, but not their
-    bytes. odd: path -> (listed size, inode, sha256 of that many bytes) of such files, for the next tree."""
+    grown: files that get longer; the part up to the listed size is sent. touched: files whose times change, but not
+    their bytes. odd: such files, for the next tree: path -> (listed size, inode, sha256 of the file up to that
+    size)."""
 
     root: Path
     entries: tuple[Entry, ...]

@@ -13,6 +13,7 @@ LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
 # steps that only a launch has
 OF_A_RUN = ("files", "code", "network", "port")
+# steps whose failure other rules report
 ELSEWHERE = (*NEEDED, *OF_A_RUN)
 # (step, severity, remedy) if the step does not end in time
 HANGS: tuple[tuple[str, Severity, str], ...] = (

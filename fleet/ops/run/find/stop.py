@@ -49,8 +49,8 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """Returns the folder of a run that no node knows, and holds its lock. A coordinator without a terminal is ended for
-    that. Raises UsageError if another fleet command follows the run."""
+    """Returns the folder of a run that no node knows, and holds its lock. Ends a coordinator without a terminal that
+    holds the lock. Raises UsageError if another fleet command follows the run."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
@@ -78,7 +78,7 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 
 
 def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
-    """Stops the run. A host that does not answer has an error in the report. A background process goes on to try it."""
+    """Stops the run. A host that does not answer has an error in the report. A background process keeps trying it."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, answers = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, answers, plan.request.runs, inventory, runtime.ask)
@@ -107,7 +107,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
     if not found.parts:
         end_here(found, plan.request.runs, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
-        answer = replace(answer, restartable=True)  # it could have been restarted until now
+        answer = replace(answer, restartable=True)  # this stop ends the chance of another attempt
     if left:
         record = found.record(plan.request.runs).but(stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()

@@ -178,8 +178,8 @@ class RunFolder(Record):
 
     def begin(self, attempt: int) -> None:
         """Makes HOST/ the folder of this attempt's logs, and moves the logs of the attempt before to attempt<k>/HOST/.
-        Logs of this attempt that were moved there come back: after a restart that could not begin, an earlier attempt
-        is the last."""
+        If this attempt's logs were moved there, they are moved back: a restart that could not begin makes an earlier
+        attempt the last one again."""
         before = self.attempt
         if before == attempt:
             return
@@ -209,7 +209,7 @@ class RunFolder(Record):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Returns whether another attempt is the run's last one."""
+        """Returns whether the logs of this attempt were moved to attempt<k>/, because it is not the last."""
         return attempt != self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
@@ -225,8 +225,8 @@ class RunFolder(Record):
         return self.path / f"{ATTEMPT}{attempt}"
 
     def event(self, event: RunEvent, **about: Any) -> None:
-        """Appends one line to events.jsonl. If the disk is full, it waits for the next event. about: its "level",
-        "host", "message"."""
+        """Appends one line to events.jsonl. If the disk is full, the line is written with the next event. about: its
+        "level", "host", "message"."""
         self.append(event.as_json(time.time(), **about))
 
     def notice(
