@@ -1,4 +1,4 @@
-"""The container image of the inventory: the runtime that has it, and the image's id on all hosts."""
+"""Holds the rules for the inventory's container image: a runtime has it, and its id is the same on all hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule about live runs on a host: a launch shares their GPUs only with --share."""
+"""Holds the rule about live runs on a host: a launch shares their GPUs only with --share."""
 
 from __future__ import annotations
 

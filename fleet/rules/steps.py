@@ -1,4 +1,4 @@
-"""The rules about steps of the probe (node/preflight/probe.py) that hang or fail on a node."""
+"""Holds the rules about steps of the probe (node/preflight/probe.py) that hang or fail on a node."""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ class Leading:
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
-        """Takes a member's report. time: since the epoch. Raises ValueError for a rank that is not the member's."""
+        """Handles a member's report. time: of its arrival, in seconds since the epoch. Raises ValueError for a rank
+        that is not the member's."""
         kind, host = news["event"], member.host
         if "rank" in news and news["rank"] not in self.ranks_of(member):
             raise ValueError("not its rank")

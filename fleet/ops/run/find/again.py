@@ -152,8 +152,8 @@ class Recorded:
             yield json.dumps({name: value for name, value in host.items() if value not in (None, {})})
 
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
-        """Returns the run's nnodes and spares, limited to the number of hosts now. Missing hosts were left out on
-        purpose."""
+        """Returns the run's nnodes and spares, limited to the number of hosts now. A host that is missing now was left
+        out on purpose."""
         launch, hosts = self.document["launch"], len(inventory.hosts)
         nnodes = str(launch.get("nnodes") or "")
         if not nnodes.isdecimal():
