@@ -75,7 +75,7 @@ class Manifest(Request):
         for name, value in self.env.items():
             if masked_argv([pair := f"{name}={value}"]) != [pair] or has_secret_part(value):
                 hint = f"export {name}, and give '--env {name}': pods get it from a Secret"
-                raise UsageError(f"--env {name}=***: a secret stands in no manifest", hint=hint)
+                raise UsageError(f"--env {name}=***: a manifest must not hold a secret", hint=hint)
         for text in (*self.env.values(), *self.command, *self.args, *self.volume):
             if any(0xD800 <= ord(it) < 0xE000 for it in text):
                 raise UsageError(

@@ -36,4 +36,4 @@ def check_variable(option: str, name: str, value: str, where: str | None = None)
     size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
     if size > MAX_VARIABLE:
         text = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
-        raise UsageError(text, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
+        raise UsageError(text, hint="put it into a file, 'fleet sync' copies it there; the variable names the file")

@@ -50,6 +50,6 @@ RULES = (
         "warning",
         says="the container runtime does not answer: {value}",
     ),
-    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' brings it"),
+    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' sends it"),
     Rule("container-image", image_id, "digest", "the container image", "'fleet sync --image IMAGE' makes it the same"),
 )

@@ -214,7 +214,7 @@ def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]
 
 
 def deaf(view: View) -> Sentence | None:
-    return Sentence(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
+    return Sentence(Reason.of_node(f"no host reaches it at a high port: {view['deaf']}")) if view.get("deaf") else None
 
 
 def address(view: View) -> Sentence | None:

@@ -31,8 +31,8 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
     (
         "imports",
         "warning",
-        "importing torch takes that long there: is its file system slow? Imported once, it is not tried again: "
-        "'fleet check --timeout 120'",
+        "importing torch takes that long there: is its file system slow? After one import that works it is not tried "
+        "again: 'fleet check --timeout 120'",
     ),
     ("container", "warning", "the container runtime hangs: try it there by hand: podman images"),
     ("disk workdir", "error", "the file system hangs: look at its server, or remount it"),

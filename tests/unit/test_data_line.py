@@ -40,8 +40,8 @@ def test_the_rate_is_that_of_the_last_seconds(line: DataLine) -> None:
 
 
 def test_a_notice_has_its_next_step_below_it(line: DataLine, capsys: pytest.CaptureFixture[str]) -> None:
-    line(Notice("info", "left out on gpu01: .git", hint="--all brings it"))
+    line(Notice("info", "left out on gpu01: .git", hint="--all fetches it"))
     line(Notice("warning", "odd \x1b[1m", "gpu01"))
     assert capsys.readouterr().err == (
-        "note: left out on gpu01: .git\n  hint: --all brings it\nwarning: host gpu01: odd \\x1b[1m\n"
+        "note: left out on gpu01: .git\n  hint: --all fetches it\nwarning: host gpu01: odd \\x1b[1m\n"
     )

@@ -37,7 +37,7 @@ LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; the second if onl
 STUCK_SECONDS = 10.0  # at the end, how long a terminal may read no line before the rest is dropped
 PIPE_PATIENCE = 6  # a pipe may be so many times slower: a pager, or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times at which the live lines are redrawn below others
-RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
+RUNNING, SPOKEN = "running, no output of the ranks yet", Round("", ())
 # notices that are shown without -v, too: steps, the place of the logs, the end of a state that a warning reported
 STEPS = (Submitted, Waiting, WaitsFor, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 

@@ -218,7 +218,7 @@ class Leading:
             text = "no rank has written anything for %.0f s" % quiet
             if kind == "early":
                 text = "a rank has ended well, and others still run"
-            about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder has where ranks stand"}
+            about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder shows where the ranks are"}
             if kind == "stalled":
                 about = {"seconds": round(quiet, 1), "ranks": [it for node in running for it in node.unaccounted]}
             self.record.event("stalled" if kind == "stalled" else "advice", text, "warning", None, **about)

@@ -169,7 +169,7 @@ def wheel_answer(
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return answer
     except (OSError, ValueError, IndexError) as error:
-        reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
+        reason = str(error) if isinstance(error, OSError) else last_line(err) or "it printed nothing"
         raise Refused(
             "%s does not work: %s" % (path, reason), "correct 'python' of this host in the inventory"
         ) from None

@@ -167,7 +167,7 @@ def _note(state: NodeState, keyword: bytes, rest: bytes, text: str, host: str) -
         case b"MODE":
             was, _, now = more.partition(" ")
             if not (_MODE.fullmatch(was) and _MODE.fullmatch(now)):
-                raise HostFailed("its answer names a mode that is none", host=host, hint="run it again")
+                raise HostFailed("its answer has an invalid mode", host=host, hint="run it again")
             state.modes[name] = (was, now)
         case b"HOME":
             state.home = text

@@ -129,7 +129,7 @@ def forget(plan: RequestPlan[Forget], runtime: Runtime) -> Report:
     summary = read_object(path / SUMMARY)
     given_up = {*summary.get("unknown", ()), *summary.get("incomplete_logs", ())}
     if not given_up:
-        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' takes it away")
+        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' removes it")
     RunFolder(path).amend(SUMMARY, forgotten=True)
     results = tuple(Result(name, True, answer=GivenUp(name in given_up)) for name in summary["hosts"])
     return Report("forget", results, EXIT_OK, answer=LogsHere(run_id, str(path)))

@@ -72,7 +72,7 @@ class RunFolder(Record):
         with on_os_error(
             UsageError,
             f"cannot write to the log folder {path}",
-            hint="who may not write there can look on from another folder",
+            hint="a user who may not write there can watch the run from another folder",
         ):
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
                 return cls.create(runs_dir, run_id)
@@ -139,7 +139,7 @@ class RunFolder(Record):
         """Takes the lock for writing here, until release() or the end of this process. Returns False if another process
         still holds it after `seconds`. Raises UsageError if the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
-            raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
+            raise UsageError(f"{self.path} {why}", hint=f"remove it, or give another {OPTION}")
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
             os.close(fd)
@@ -263,7 +263,7 @@ class RunFolder(Record):
         try:
             self.replace(name, document)
         except OSError as error:
-            removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
+            removed = f"its folder was removed; 'fleet attach {self.path.name}' fetches its logs again"
             hint = removed if error.errno == errno.ENOENT else "is the disk full?"
             raise FleetError(f"cannot write {self.path / name}: {error.strerror}", hint=hint) from None
 
