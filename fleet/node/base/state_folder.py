@@ -30,8 +30,8 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     """Makes or finds the state folder (0700) of the file or folder `name` in `around`. Returns a path of it, which
     stays open.
 
-    It is called state_name() and lies in `around`. If `target`, the folder itself, is a mount point, or `around` cannot
-    be written, it is called `suffix` and lies in `target`. Raises Refused if another user made it: below /tmp anyone
+    It is in `around`, with the name of state_name(). If `target`, the folder itself, is a mount point, or `around` is
+    not writable, it is in `target`, with the name `suffix`. Raises Refused if another user made it: below /tmp anyone
     can, and could put files into the stage."""
     anchor, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
