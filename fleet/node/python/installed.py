@@ -97,7 +97,7 @@ if asked.get("judge"):
                           for tag in get_supported()]
     except ImportError:
         pass
-    # in the order of sys.path, as pip lists them, without those that the head would refuse
+    # in the order of sys.path, as pip lists them; as the head takes it, or not at all
     name, text, seen = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$", r"[ -~]{1,1000}$", {}
     for folder in sys.path:
         try:
