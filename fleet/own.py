@@ -55,7 +55,7 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 def given_folder(path: Path, option: str, *, make: bool = True, mode: int = 0o777) -> None:
     """Checks a folder that fleet writes to. make: creates it if it is missing. option, errors: as for own_folder()."""
-    refusing = _refusing(f"take it away, mend its owner or mode, or name another folder with {option}")
+    refusing = _refusing(f"remove it, mend its owner or mode, or name another folder with {option}")
     with refusing, closing(reach(os.fsencode(path.absolute()), make, mode)) as fd:
         check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
 
@@ -163,7 +163,7 @@ def own_file(path: Path, hint: str) -> Path:
 def home(place: Path, *names: str) -> Path:
     """Returns the folder .fleet below `place`, or one below that. Creates it with mode 0700 if it is missing. Raises
     UsageError if it is another user's; OSError."""
-    with _refusing(f"take it away, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
+    with _refusing(f"remove it, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
         return Path(own_home(*names, home=str(place)))
 
 

@@ -163,7 +163,7 @@ def _tokens_in(file: str | int) -> Sequence[str]:
         raise FieldError(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
     tokens = [token for line in text.splitlines() for token in line.partition("#")[0].split()]
     if not tokens:
-        raise FieldError("no host stands there")
+        raise FieldError("it names no host")
     return tokens
 
 
@@ -201,7 +201,7 @@ def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
 
     kept, wrong = load()
     if wrong:
-        raise FieldError(wrong, "'fleet check' writes it anew, of what the hosts have now")
+        raise FieldError(wrong, "'fleet check' writes it again, from what the hosts have now")
     return unfit(kept, scope or scope_of(source))
 
 

@@ -160,7 +160,7 @@ class Place:
             if makes_repository({*names, *there}):
                 raise UsageError(
                     f"{self.ground.to / folder} would be a repository of git's: its config and hooks name programs",
-                    hint="--to names another folder; --all brings it all the same",
+                    hint="--to names another folder; --all fetches it all the same",
                 )
 
     def _refusal(

@@ -73,7 +73,7 @@ class RunFolder(Record):
         with on_os_error(
             UsageError,
             f"cannot write to the log folder {path}",
-            hint="who may not write there can look on from another folder",
+            hint="a user who may not write there can watch the run from another folder",
         ):
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
                 return cls.create(runs_dir, run_id)
@@ -143,7 +143,7 @@ class RunFolder(Record):
         """Takes the lock for writing here, until release() or the end of this process. Returns False if another process
         still holds it after `seconds`. Raises UsageError if the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
-            raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
+            raise UsageError(f"{self.path} {why}", hint=f"remove it, or give another {OPTION}")
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
             os.close(fd)
@@ -182,8 +182,8 @@ class RunFolder(Record):
 
     def begin(self, attempt: int) -> None:
         """Makes HOST/ the folder of this attempt's logs, and moves the logs of the attempt before to attempt<k>/HOST/.
-        Logs of this attempt that were moved there come back: after a restart that could not begin, an earlier attempt
-        is the last."""
+        If this attempt's logs were moved there, they are moved back: a restart that could not begin makes an earlier
+        attempt the last one again."""
         before = self.attempt
         if before == attempt:
             return
@@ -213,7 +213,7 @@ class RunFolder(Record):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Returns whether another attempt is the run's last one."""
+        """Returns whether the logs of this attempt were moved to attempt<k>/, because it is not the last."""
         return attempt != self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
@@ -229,8 +229,8 @@ class RunFolder(Record):
         return self.path / f"{ATTEMPT}{attempt}"
 
     def event(self, event: RunEvent, **about: Any) -> None:
-        """Appends one line to events.jsonl. If the disk is full, it waits for the next event. about: its "level",
-        "host", "message"."""
+        """Appends one line to events.jsonl. If the disk is full, the line is written with the next event. about: its
+        "level", "host", "message"."""
         self.append(event.as_json(time.time(), **about))
 
     def notice(
@@ -267,7 +267,7 @@ class RunFolder(Record):
         try:
             self.replace(name, document)
         except OSError as error:
-            removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
+            removed = f"its folder was removed; 'fleet attach {self.path.name}' fetches its logs again"
             hint = removed if error.errno == errno.ENOENT else "is the disk full?"
             raise FleetError(f"cannot write {self.path / name}: {error.strerror}", hint=hint) from None
 

@@ -27,7 +27,7 @@ from fleet.ops.run.kept.reader import events_of
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
-SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # the latter: the kind of the error where a run to begin has ended
+SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # HAS_ENDED: the kind of the error if the run of a job has ended already
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
@@ -49,7 +49,7 @@ def run_here(argument: str, runs_dir: Path) -> str | None:
 def submitted(folder: Path) -> Submitted | None:
     """Returns the record of the job that was submitted for a run, None if there is none."""
     jobs = [it for it in _requests(folder) if isinstance(it.job, str) and NUMBER.fullmatch(it.job)]
-    return max(jobs, key=lambda it: it.seal is not None, default=None)  # a record that the job itself wrote has no seal
+    return max(jobs, key=lambda it: it.seal is not None, default=None)  # one that the job itself wrote has no seal
 
 
 def _requests(folder: Path) -> list[Submitted]:
