@@ -16,21 +16,16 @@ PLAIN = (
 )
 
 
-class Bounded(io.BytesIO):
-    """Holds a pickle. left: how many reads it still allows; an opcode takes at most three."""
-
-    left = 3 * MAX_STEPS
-
-    def read(self, size: "int | None" = -1) -> bytes:
-        part = super().read(size)
-        self.left -= 1
-        if len(part) < (size or 0) or self.left < 0:
-            raise ValueError("it is cut short" if self.left >= 0 else "it has more than %d values" % MAX_STEPS)
-        return part
-
-
 class Opcodes(dict):  # type: ignore[type-arg]
-    """Maps an opcode to the function that reads it."""
+    """Maps an opcode to the function that reads it. left: how many opcodes it still allows."""
+
+    left = MAX_STEPS
+
+    def __getitem__(self, code: int) -> "Any":
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("it has more than %d values" % MAX_STEPS)
+        return super().__getitem__(code)
 
     def __missing__(self, code: int) -> None:
         raise ValueError("it is no pickle of plain values: %#x" % code)
@@ -56,9 +51,15 @@ def named(code: bytes, names: slice) -> "Callable[[Any], None]":
 def load_plain(data: bytes) -> "Any":
     """Returns the value of a pickle as torch writes them. Raises an exception of any class if it is incomplete or has
     values that are not plain."""
-    reader = READER(Bounded(data))
+    file = io.BytesIO(data)  # short reads need no check: the last opcode would be missing
+    reader = READER(file)
     reader.dispatch = Opcodes({code[0]: READER.dispatch[code[0]] for code in PLAIN})
     reader.dispatch[pickle.BINUNICODE[0]] = read_text
     reader.dispatch[pickle.SETITEM[0]] = named(pickle.SETITEM, slice(-2, -1))
     reader.dispatch[pickle.SETITEMS[0]] = named(pickle.SETITEMS, slice(None, None, 2))
-    return reader.load()
+    try:
+        return reader.load()
+    except Exception:
+        if file.tell() == len(data):
+            raise ValueError("it is cut short") from None
+        raise
