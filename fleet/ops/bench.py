@@ -176,7 +176,7 @@ def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
     if text is not None or gpus is None:
         return None, text
     processes = facts.get("gpu_processes")
-    used, listed = {process["gpu"] for process in processes or ()}, {gpu["uuid"] for gpu in gpus}
+    used, listed = {process["gpu"] for process in processes or ()}, {gpu["uuid"] for gpu in gpus} - {None}
     selected = [gpu for gpu in gpus if host.devices is None or gpu["index"] in host.devices]
 
     def why(gpu: Mapping[str, Any]) -> str | None:

@@ -125,6 +125,7 @@ PROCESS = {"pid": 7, "gpu": "GPU-1", "memory": None}
         ({"gpu_processes": "<missing>"}, None, "GPU 0, 1: it is not known who uses it"),
         ({"gpus": [gpu(uuid=None), gpu(1)]}, [1], "GPU 0: it is not known who uses it"),
         ({"gpu_processes": [{**PROCESS, "gpu": None}]}, None, "GPU 0, 1: it is not known who uses it"),
+        ({"gpus": [gpu(uuid=None), gpu(1)], "gpu_processes": [{**PROCESS, "gpu": None}]}, None, UNSURE.format("0, 1")),
         ({"gpu_processes": [PROCESS, {**PROCESS, "gpu": "[N/A]"}]}, None, f"{UNSURE.format(0)}; GPU 1: in use"),
         ({"gpus": [], "pci_gpus": 8}, None, "its GPUs are not known"),  # no nvidia-smi
         ({"gpus": [], "driver_gpus": 8}, None, "its GPUs are not known"),
