@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
+from fleet.codec import plain
 from fleet.errors import Reason
 from fleet.rules.gpu_health import named
 from fleet.rules.rule import SEVERITIES, Finding, Rule, Sentence, Severity, View
@@ -165,15 +166,15 @@ def errors_of(kept: Kept) -> set[str]:
 
 
 # -- findings that a check adds ------------------------------------------------------------------------------------
-def recalled(
-    kept: Iterable[Kept], views: Mapping[str, View], scope: str
-) -> dict[str, dict[int | None, tuple[str | None, Kept]]]:
-    """Returns host -> the records of it (None) and its GPUs, as the fact "before" has them, each with its host then."""
+def recalled(kept: Iterable[Kept], views: Mapping[str, View], scope: str) -> dict[str, list[dict[str, Any]]]:
+    """Returns host -> the records of it and its GPUs, as the fact "before" has them."""
     known = by_id(kept, scope)
-    found: dict[str, dict[int | None, tuple[str | None, Kept]]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for (host, index), (id, _) in parts_of(views).items():
         if each := known.get(id):
-            found.setdefault(host, {})[index] = each.hosts.get(scope), each
+            about = {"serial": each.serial, "at": each.at, "since": each.since, "counts": each.counts}
+            was = {"gpu": index, "host": each.hosts.get(scope), "found": plain(each.found)}
+            found.setdefault(host, []).append({**was, **about})
     return found
 
 
@@ -183,52 +184,54 @@ def when(at: float) -> str:
 
 def with_past(findings: Iterable[Finding], views: Mapping[str, View]) -> Iterator[Finding]:
     """Yields the findings, each with the times at which it was found before."""
+    before = {(host, each["gpu"]): each for host, view in views.items() for each in view.get("before") or ()}
     for finding in findings:
         texts = dict[str, None]()
         for host in finding.hosts:
             for gpu in (finding.gpus or {}).get(host) or (None,):
-                _, was = views[host].get("before", {}).get(gpu, (None, None))
-                if was and (past := was.found.get(finding.id)):
-                    texts[_past(past, was.serial, gpu, host if len(finding.hosts) > 1 else "")] = None
+                was = before.get((host, gpu)) or {}
+                if past := was.get("found", {}).get(finding.id):
+                    texts[_past(past, was, host if len(finding.hosts) > 1 else "")] = None
         yield replace(finding, message=finding.message + Reason.of_node(f"; {'; '.join(texts)}")) if texts else finding
 
 
-def _past(past: Past, serial: str | None, gpu: int | None, host: str) -> str:
+def _past(past: Mapping[str, Any], was: Mapping[str, Any], host: str) -> str:
     """Returns "GPU 2 the same as on 3 Nov 10:02 (serial 1002)" or "GPU 2 so since 3 Nov 10:02"."""
-    name = " ".join([host] * bool(host) + [f"GPU {gpu}"] * (gpu is not None))
-    if past.open:
-        often = f", {past.times} times so far" * (past.times > 1)
-        return f"{name} so since {when(past.first)}{often}".strip()
-    of = f" (serial {serial})" * bool(serial)
-    return f"{name} the same as on {when(past.last)}, and well in between{of}".strip()
+    name = " ".join([host] * bool(host) + [f"GPU {was['gpu']}"] * (was["gpu"] is not None))
+    if past["open"]:
+        often = f", {past['times']} times so far" * (past["times"] > 1)
+        return f"{name} so since {when(past['first'])}{often}".strip()
+    serial = f" (serial {was['serial']})" * bool(was["serial"])
+    return f"{name} the same as on {when(past['last'])}, and well in between{serial}".strip()
 
 
 def grown(harmless: bool, view: View) -> Sentence | None:
     """Returns which GPUs have more errors than at the baseline. harmless: of the counters in HARMLESS, else of the
     others."""
     found = {}
-    for _, was, gpu in _known(view):
+    for was, gpu in _known(view):
         now = counted_in(view, gpu)
-        more = {n: now[n] - count for n, count in was.counts.items() if n in now and (n in HARMLESS) is harmless}
+        more = {n: now[n] - count for n, count in was["counts"].items() if n in now and (n in HARMLESS) is harmless}
         texts = [f"{count} more {COUNTS[name]}" for name, count in more.items() if count > 0]
         if texts:
-            found[gpu["index"]] = f"has {' and '.join(texts)} since {when(was.since)}"
+            found[gpu["index"]] = f"has {' and '.join(texts)} since {when(was['since'])}"
     return named(view, found)
 
 
 def moved(view: View) -> Sentence | None:
     found = {}
-    for host, was, gpu in _known(view):
-        if host not in (None, view["want"].host):
-            had = [rule for rule, past in was.found.items() if past.open]
-            what = f", where it had {', '.join(had)}" * bool(had) + f" (serial {was.serial})" * bool(was.serial)
-            found[gpu["index"]] = f"was in {host} until {when(was.at)}{what}"
+    for was, gpu in _known(view):
+        if was["host"] not in (None, view["want"].host):
+            had = [rule for rule, past in was["found"].items() if past["open"]]
+            serial = f" (serial {was['serial']})" * bool(was["serial"])
+            what = f", where it had {', '.join(had)}" * bool(had)
+            found[gpu["index"]] = f"was in {was['host']} until {when(was['at'])}{what}{serial}"
     return named(view, found)
 
 
-def _known(view: View) -> Iterator[tuple[str | None, Kept, View]]:
-    before = view.get("before") or {}
-    yield from ((*before[gpu["index"]], gpu) for gpu in view.get("gpus") or () if gpu["index"] in before)
+def _known(view: View) -> Iterator[tuple[View, View]]:
+    gpus = {gpu["index"]: gpu for gpu in view.get("gpus") or ()}
+    yield from ((was, gpus[was["gpu"]]) for was in view.get("before") or () if was["gpu"] in gpus)
 
 
 GROW = "it gets worse: 'dcgmi diag -r 3' there tests it; have it replaced where they grow on"

@@ -229,7 +229,7 @@ Facts = TypedDict(
         "environment": dict[str, str],
         "links": dict[str, Link],
         "speeds": list[Any],  # each a Speed, with its "gpu", null for the processors
-        "before": Any,  # the head's records of the host and of its GPUs: rules.history.recalled()
+        "before": list[Any],  # the head's records of the host (null) and of its GPUs, by their index "gpu"
         "pairs": dict[str, How],  # other host -> result of connecting to it
         "visible": Number,
         "deaf": str,
