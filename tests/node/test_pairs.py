@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import errno
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fleet.node.preflight import pairs as preflight
+from fleet.node.preflight import visit
 from fleet.node.preflight.pairs import MOST_CALLERS
+from fleet.node.preflight.visit import HALF
 from fleet.ops.pairs import DIAL_SECONDS
 from fleet.protocol.frames import MESSAGE
 from tests.free_port import free_port
 from tests.node.nodes import Running
+
+
+def of(name: str) -> str:
+    """Returns a token of which no half is the other one."""
+    return name.ljust(HALF, ".") + name.rjust(HALF, "-")
 
 
 class Pairs:
@@ -32,20 +42,18 @@ class Pairs:
 
     def dial(self, *visits: tuple[str, int, str], seconds: float = 0.0) -> list[str]:
         """Returns what came of each visit (address, port, token)."""
-        orders = [
-            {"id": str(n), "address": address, "port": port, "token": token}
-            for n, (address, port, token) in enumerate(visits)
-        ]
+        orders = [(address, port, of(token)) for address, port, token in visits]
         self._program.send({"op": "dial", "seconds": seconds, "visits": orders})
         answer = next(self._messages)
         self.links = answer["links"]
-        assert {n for n, how in answer["reached"].items() if how == "open"} == {*self.links}
-        return [answer["reached"][str(n)] for n in range(len(visits))]
+        assert [bool(seconds) and how == "open" for how in answer["reached"]] == [it is not None for it in self.links]
+        reached: list[str] = answer["reached"]
+        return reached
 
 
 @contextlib.contextmanager
 def pairs(home: Path, *listen: str, token: str = "mine", seconds: float = 60.0) -> Iterator[Pairs]:
-    spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": token, "seconds": seconds}
+    spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": of(token), "seconds": seconds}
     with Running("preflight.pairs", spec, home) as program:
         yield Pairs(program)
 
@@ -81,7 +89,7 @@ def test_a_link_is_measured_while_the_other_side_sends_too(tmp_path: Path) -> No
     with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
         for _ in range(2):  # a round after the other
             assert a.dial(("127.0.0.1", b.ports[0], "b"), ("127.0.0.1", b.ports[0], "b"), seconds=0.4) == ["open"] * 2
-        link = a.links["0"]
+        link = a.links[0]
     assert link["bytes"] > 1_000_000 and 0.05 < link["seconds"] < 30 and 0 < link["rtt"] < 10 and link["mtu"] > 1000
 
 
@@ -122,49 +130,47 @@ def test_a_busy_node_is_not_known_to_lose_packets(tmp_path: Path) -> None:
 def test_a_busy_node_costs_no_other_one_what_came_of_its_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head waits for all visits of a node at once."""
     said = dialled(monkeypatch, ("127.0.0.1", None), ("127.0.0.1", free_port()))
-    assert said["reached"] == {"0": "unknown", "1": "refused"}
-    assert preflight.PROOF_SECONDS < DIAL_SECONDS
+    assert said["reached"] == ["unknown", "refused"]
+    assert preflight.ANSWER_SECONDS < DIAL_SECONDS
 
 
 def dialled(monkeypatch: pytest.MonkeyPatch, *visits: tuple[str, int | None]) -> dict[str, Any]:
     """Returns what a node of this very process sends of its visits. None: to who takes all, and answers nothing."""
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(preflight, "send_json", said.append)
-    orders: list[dict[str, Any]] = []
+    orders: list[tuple[str, int, str]] = []
     with listener(serve=False) as busy:
-        for n, (address, port) in enumerate(visits):
-            orders.append({"id": str(n), "address": address, "port": port or busy, "token": ""})
+        for address, port in visits:
+            orders.append((address, port or busy, of("x")))
         with monkeypatch.context() as patch:
-            patch.setattr(preflight, "PROOF_SECONDS", 0.5)
+            patch.setattr(preflight, "ANSWER_SECONDS", 0.5)
             node = preflight.Pairs()
             node.heed({"op": "dial", "seconds": 0.0, "visits": orders})
             node.serve(time.monotonic() + 1.5)
-            for part in (node.bell, node.ring, node.selector):
-                part.close()
+            os.close(node.bell)
+            os.close(node.ring)
+            node.epoll.close()
     return said[0]
 
 
 def test_a_kernel_without_ipv6_reaches_no_address_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = socket.socket
-
-    def make(family: int = -1, *more: Any, **named: Any) -> socket.socket:
+    def make(family: int, kind: int) -> object:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, *more, **named)
+        return _socket.socket(family, kind)
 
-    monkeypatch.setattr(socket, "socket", make)
-    assert dialled(monkeypatch, ("fd00::1", 9), ("127.0.0.1", free_port()))["reached"] == {
-        "0": "unreachable",
-        "1": "refused",
-    }
+    without = SimpleNamespace(**{**vars(_socket), "socket": make})
+    monkeypatch.setattr("fleet.node.preflight.visit.socket", without)
+    reached = dialled(monkeypatch, ("fd00::1", 9), ("127.0.0.1", free_port()))["reached"]
+    assert reached == ["unreachable", "refused"]
 
 
 def test_a_link_of_which_the_segments_shrink_has_no_bytes_less_than_none() -> None:
-    visit = preflight.Visit({"id": "0", "address": "127.0.0.1", "port": 9, "token": ""}, 1.0)
-    with socket.socket() as visit.sock:
-        visit.samples = [(0.0, 9000), (1.0, 1500)]
-        visit.measure(1.0)
-    assert visit.link["bytes"] == 0
+    one = visit.Visit(("127.0.0.1", 9, ""), 1.0)
+    with socket.socket() as one.sock:
+        one.samples = [(0.0, 9000), (1.0, 1500)]
+        one.measure()
+    assert one.link and one.link["bytes"] == 0
 
 
 def test_a_node_that_takes_no_connection_is_silent(tmp_path: Path) -> None:
