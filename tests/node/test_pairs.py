@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from fleet.node.preflight.pairs import MOST_CALLERS
 from fleet.node.preflight.visit import HALF
 from fleet.ops.pairs import DIAL_SECONDS
 from fleet.protocol.frames import MESSAGE
+from fleet.transport.program import BOOT, closure, packed
 from tests.free_port import free_port
 from tests.node.nodes import Running
 
@@ -97,6 +99,36 @@ def test_an_address_that_is_no_interfaces_is_listened_at_everywhere(tmp_path: Pa
     """One that is translated on the way to this node."""
     with pairs(tmp_path, "192.0.2.1") as node:
         assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
+
+
+def test_a_node_finds_the_address_of_its_ranks_itself(tmp_path: Path) -> None:
+    way = {"master": "127.0.0.1", "is_master": True, "own": None, "other": None}
+    spec = {"listen": [], "way": way, "token": of("mine"), "seconds": 60.0}
+    with Running("preflight.own_pairs", spec, tmp_path) as program:
+        node = Pairs(program)
+        assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
+
+
+def test_what_takes_longer_than_the_visits_is_not_imported() -> None:
+    """On 64 hosts, these modules took half of the processor's time."""
+    assert [name for name in closure("fleet.node.preflight.pairs") if ".facts" in name] == []
+    heavy = {"socket", "selectors", "enum", "hashlib", "re", "signal", "typing", "contextlib"}
+    argv = ["/usr/bin/python3", "-I", "-S", "-X", "importtime", "-c", BOOT]
+    sent = packed("preflight.pairs", {"listen": ["127.0.0.1"], "token": of("x"), "seconds": 0.0})
+    shown = subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr.decode()
+    imported = {line.rpartition("|")[2].strip() for line in shown.splitlines()}
+    assert "fleet.node.preflight.visit" in imported
+    assert heavy & imported == set()
+
+
+def test_a_visit_is_not_looked_at_for_each_event_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 visits took a thousand calls of the kernel for each host."""
+    calls: list[int] = []
+    real = visit.Visit.settle
+    monkeypatch.setattr(visit.Visit, "settle", lambda self, now: calls.append(1) or real(self, now))
+    monkeypatch.setattr(preflight, "WATCH_SECONDS", 60.0)
+    assert dialled(monkeypatch, *[("127.0.0.1", free_port())] * 60)["reached"] == ["refused"] * 60
+    assert len(calls) < 60 * 2 * 2
 
 
 @contextlib.contextmanager
