@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from fleet.errors import ProtocolError
 from fleet.events import silent
 from fleet.model import Host
-from fleet.node.preflight.visit import HALF
 from fleet.ops.sessions import Sessions
 from fleet.protocol.messages.facts import Facts, How, Listening, Measured, Reached
 from fleet.rules.judge import judge
@@ -129,7 +128,7 @@ def visit(
     """Has hosts dial each other. at: host name -> addresses at which it listens. ways: host name -> way(), for hosts
     that find their ranks' address. rounds: host name -> the hosts that it dials, for each round. seconds: how long
     each host sends, over `streams` streams. A host that fails is not in the result."""
-    tokens = {host.name: secrets.token_hex(HALF) for host in hosts}
+    tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     begins, over = ([Meeting({*tokens}) for _ in rounds] for _ in range(2))
     cancel = sessions.runtime.cancel
@@ -163,6 +162,8 @@ def visit(
                     orders = [[address, port, tokens[other]] for other, address, port in visits]
                     program.send({"op": "dial", "seconds": seconds, "visits": orders})
                     answer = first_message(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel)
+                    if not len(answer["reached"]) == len(answer["links"]) == len(visits):
+                        raise ProtocolError("its results are not of the visits that it was to make", host.name)
                     answers.append((visits, answer))
                     end.come(host.name)
                     end.wait(seconds + DIAL_SECONDS, cancel)
@@ -176,7 +177,7 @@ def visit(
     links: dict[tuple[str, str], list[Measured]] = {}
     for name, answers in found.items():
         for visits, answer in answers:
-            for (other, address, _), state, link in zip(visits, answer["reached"], answer["links"], strict=False):
+            for (other, address, _), state, link in zip(visits, answer["reached"], answer["links"], strict=True):
                 how.setdefault((name, other, address), state)
                 if link:
                     links.setdefault((name, other), []).append(link)

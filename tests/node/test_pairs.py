@@ -20,17 +20,12 @@ import pytest
 from fleet.node.preflight import pairs as preflight
 from fleet.node.preflight import visit
 from fleet.node.preflight.pairs import MOST_CALLERS
-from fleet.node.preflight.visit import HALF
+from fleet.node.preflight.visit import PACKET_BYTES, PROOF_BYTES
 from fleet.ops.pairs import DIAL_SECONDS
 from fleet.protocol.frames import MESSAGE
 from fleet.transport.program import BOOT, closure, packed
 from tests.free_port import free_port
 from tests.node.nodes import Running
-
-
-def of(name: str) -> str:
-    """Returns a token of which no half is the other one."""
-    return name.ljust(HALF, ".") + name.rjust(HALF, "-")
 
 
 class Pairs:
@@ -44,7 +39,7 @@ class Pairs:
 
     def dial(self, *visits: tuple[str, int, str], seconds: float = 0.0) -> list[str]:
         """Returns what came of each visit (address, port, token)."""
-        orders = [(address, port, of(token)) for address, port, token in visits]
+        orders = [(address, port, token) for address, port, token in visits]
         self._program.send({"op": "dial", "seconds": seconds, "visits": orders})
         answer = next(self._messages)
         self.links = answer["links"]
@@ -55,7 +50,7 @@ class Pairs:
 
 @contextlib.contextmanager
 def pairs(home: Path, *listen: str, token: str = "mine", seconds: float = 60.0) -> Iterator[Pairs]:
-    spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": of(token), "seconds": seconds}
+    spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": token, "seconds": seconds}
     with Running("preflight.pairs", spec, home) as program:
         yield Pairs(program)
 
@@ -76,10 +71,34 @@ def test_an_address_that_leads_back_here_is_not_another_hosts(tmp_path: Path) ->
 
 
 def test_no_name_is_looked_up_while_others_are_visited(tmp_path: Path) -> None:
-    """A name server may take its time; a head sends numbers only."""
+    """A name server may take its time; a head sends numbers only. A node may add a scope to its address."""
+    names = ("localhost", "127.0.0.1%x.localhost", "::1%x.localhost")
+    for name in names:
+        with pytest.raises(OSError, match="Name or service not known"):  # before any connection
+            visit.open_socket(name)
     with pairs(tmp_path, "127.0.0.1") as node:
-        visits = (("localhost", node.ports[0], "mine"), ("127.0.0.1", node.ports[0], "mine"))
-        assert node.dial(*visits) == ["unreachable", "open"]
+        visits = [(address, node.ports[0], "mine") for address in (*names, "127.0.0.1")]
+        assert node.dial(*visits) == ["unreachable"] * 3 + ["open"]
+
+
+def test_who_has_seen_a_visit_cannot_answer_the_next_one(tmp_path: Path) -> None:
+    """A proof is of its visit's nonce; what an echo, or a node with another token, sends is none."""
+    with socket.create_server(("127.0.0.1", 0)) as server, pairs(tmp_path) as node:
+
+        def between() -> None:
+            proof = b""
+            for answer in ("relay", "replay", "replay", "echo", "echo"):  # each failed visit has a second try
+                with server.accept()[0] as visitor, socket.create_connection(("127.0.0.1", node.ports[0])) as peer:
+                    came = visitor.recv(PACKET_BYTES, socket.MSG_WAITALL)
+                    if answer == "relay":
+                        peer.sendall(came)
+                        proof = peer.recv(PROOF_BYTES, socket.MSG_WAITALL)
+                    visitor.sendall(came[:PROOF_BYTES] if answer == "echo" else proof)
+                    visitor.recv(1)
+
+        threading.Thread(target=between, daemon=True).start()
+        at = ("127.0.0.1", server.getsockname()[1], "mine")
+        assert [node.dial(at) for _ in range(3)] == [["open"], ["other"], ["other"]]
 
 
 def test_two_nodes_dial_each_other(tmp_path: Path) -> None:
@@ -103,7 +122,7 @@ def test_an_address_that_is_no_interfaces_is_listened_at_everywhere(tmp_path: Pa
 
 def test_a_node_finds_the_address_of_its_ranks_itself(tmp_path: Path) -> None:
     way = {"master": "127.0.0.1", "is_master": True, "own": None, "other": None}
-    spec = {"listen": [], "way": way, "token": of("mine"), "seconds": 60.0}
+    spec = {"listen": [], "way": way, "token": "mine", "seconds": 60.0}
     with Running("preflight.own_pairs", spec, tmp_path) as program:
         node = Pairs(program)
         assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
@@ -114,7 +133,7 @@ def test_what_takes_longer_than_the_visits_is_not_imported() -> None:
     assert [name for name in closure("fleet.node.preflight.pairs") if ".facts" in name] == []
     heavy = {"socket", "selectors", "enum", "hashlib", "re", "signal", "typing", "contextlib"}
     argv = ["/usr/bin/python3", "-I", "-S", "-X", "importtime", "-c", BOOT]
-    sent = packed("preflight.pairs", {"listen": ["127.0.0.1"], "token": of("x"), "seconds": 0.0})
+    sent = packed("preflight.pairs", {"listen": ["127.0.0.1"], "token": "x", "seconds": 0.0})
     shown = subprocess.run(argv, input=sent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr.decode()
     imported = {line.rpartition("|")[2].strip() for line in shown.splitlines()}
     assert "fleet.node.preflight.visit" in imported
@@ -125,10 +144,23 @@ def test_a_visit_is_not_looked_at_for_each_event_of_another(monkeypatch: pytest.
     """64 visits took a thousand calls of the kernel for each host."""
     calls: list[int] = []
     real = visit.Visit.settle
-    monkeypatch.setattr(visit.Visit, "settle", lambda self, now: calls.append(1) or real(self, now))
+
+    def settle(self: visit.Visit, now: float) -> None:
+        calls.append(1)
+        real(self, now)
+
+    monkeypatch.setattr(visit.Visit, "settle", settle)
     monkeypatch.setattr(preflight, "WATCH_SECONDS", 60.0)
     assert dialled(monkeypatch, *[("127.0.0.1", free_port())] * 60)["reached"] == ["refused"] * 60
     assert len(calls) < 60 * 2 * 2
+
+
+def test_a_node_without_more_files_does_not_know_whom_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(family: int, kind: int) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("fleet.node.preflight.visit.socket", SimpleNamespace(**{**vars(_socket), "socket": make}))
+    assert dialled(monkeypatch, ("127.0.0.1", free_port()))["reached"] == ["unknown"]
 
 
 @contextlib.contextmanager
@@ -173,7 +205,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch, *visits: tuple[str, int | None]) ->
     orders: list[tuple[str, int, str]] = []
     with listener(serve=False) as busy:
         for address, port in visits:
-            orders.append((address, port or busy, of("x")))
+            orders.append((address, port or busy, "x"))
         with monkeypatch.context() as patch:
             patch.setattr(preflight, "ANSWER_SECONDS", 0.5)
             node = preflight.Pairs()
@@ -217,10 +249,9 @@ def test_a_node_that_takes_no_connection_is_silent(tmp_path: Path) -> None:
 def test_strangers_keep_nobody_out(tmp_path: Path) -> None:
     """They send, and send nothing, and are many."""
     with pairs(tmp_path) as node, contextlib.ExitStack() as held:
-        for n in range(200):
+        for n in range(MOST_CALLERS + 50):
             sock = held.enter_context(socket.create_connection(("127.0.0.1", node.ports[0])))
             sock.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 sock.send(b"x" * (n % 3) * 100_000)
         assert node.dial(("127.0.0.1", node.ports[0], "mine")) == ["open"]
-    assert MOST_CALLERS > 200

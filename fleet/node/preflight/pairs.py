@@ -1,6 +1,6 @@
 """Checks which other nodes this one reaches, with large packets, at the addresses that their ranks will have.
 
-spec: {"listen": [addresses of this node], "token": this node's, 2 * HALF characters, "seconds": at most}. The first
+spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}. The first
 message is {"addresses", "ports": [of each address, null if listening there fails], "error": the reason, or null}. The
 control line {"op": "dial", "seconds", "visits": [[numeric address, port, token of that node]]} begins visits. When all
 are over, {"reached": [how], "links": [measurements or null]} is sent, both in the order of the visits; other visits may
@@ -8,9 +8,9 @@ follow. seconds: how long a visit sends, as fast as possible; 0: it sends PACKET
 values see fleet/protocol/messages/facts.py. The program listens until its stdin ends, or {"op": "done"} comes, or the
 time is over.
 
-A visit connects and sends the first half of the token, and PACKET_BYTES in all. It succeeds when the other program has
-received them and responds with the other half; so an address that leads back here does not count. A busy node responds
-late, but loses no packet; if data does not arrive, the network is at fault. Both nodes of a pair send.
+A visit connects and sends a nonce, and PACKET_BYTES in all. It succeeds when the other program has received them and
+responds with a proof that it has its node's token; so an address that leads back here does not count. A busy node
+responds late, but loses no packet; if data does not arrive, the network is at fault. Both nodes of a pair send.
 """
 
 import errno
@@ -22,12 +22,12 @@ from select import EPOLLIN, EPOLLOUT, epoll
 from fleet.node.base.gather import begin, finish
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import send_json
-from fleet.node.preflight.visit import HALF, OPEN, PACKET_BYTES, UNKNOWN, Visit, open_socket
+from fleet.node.preflight.visit import OPEN, PACKET_BYTES, PROOF_BYTES, UNKNOWN, Visit, open_socket, proof
 
 TRIES = 2
 ANSWER_SECONDS = 12.0  # for the responses of busy nodes: less than the head waits for the result of the visits
 WATCH_SECONDS = 0.05
-MOST_CALLERS = 1024
+MOST_CALLERS = 512  # half of the usual limit of open files
 BUSY = 0.8  # share of a processor: if this process uses more, or less is idle, the processor limits the measurement
 BUFFER = memoryview(bytearray(256 * 1024))  # for what callers send
 
@@ -35,14 +35,14 @@ BUFFER = memoryview(bytearray(256 * 1024))  # for what callers send
 def listen_at(address: str) -> socket:
     """Returns a listener at a port that the kernel chooses. If no interface has the address, as with address
     translation, it listens on all interfaces. Raises OSError."""
-    listener = open_socket(address)
+    listener, at = open_socket(address)
     try:
-        listener.bind((address, 0))
+        listener.bind(at)
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
         listener.bind(("", 0))
-    listener.listen(MOST_CALLERS)
+    listener.listen(2 * MOST_CALLERS)
     return listener
 
 
@@ -57,23 +57,21 @@ def idle_seconds() -> float:
 
 
 class Caller:
-    """Handles a connection that a peer made. Sends the token's other half once PACKET_BYTES have come that begin with
-    the first one. Drops all other data."""
+    """Handles a connection that a peer made. Sends a proof once PACKET_BYTES have come that begin with a nonce. Drops
+    all other data."""
 
-    def __init__(self, fd: int, token: bytes) -> None:
-        self.fd, self.token, self.hello, self.left = fd, token, b"", PACKET_BYTES
+    def __init__(self, fd: int, token: str) -> None:
+        self.fd, self.token, self.nonce, self.left = fd, token, b"", PACKET_BYTES
 
     def turn(self) -> bool:
         """Handles received data. Returns False if the connection is over."""
         try:
             count = os.readv(self.fd, [BUFFER])
             if self.left > 0:
-                self.hello += bytes(BUFFER[: min(count, HALF - len(self.hello))])
+                self.nonce += bytes(BUFFER[: min(count, PROOF_BYTES - len(self.nonce))])
                 self.left -= count
-                if not self.token.startswith(self.hello):
-                    return False
                 if self.left <= 0:
-                    os.write(self.fd, self.token[HALF:])
+                    os.write(self.fd, proof(self.token, self.nonce))
         except BlockingIOError:
             return True
         except OSError:
@@ -86,7 +84,7 @@ class Pairs:
     way; callers: connections from others; both by descriptor. dials: the result of visits is due."""
 
     def __init__(self) -> None:
-        self.token, self.epoll = b"", epoll()
+        self.token, self.epoll = "", epoll()
         self.listeners: dict[int, socket] = {}
         self.callers: dict[int, Caller] = {}
         self.open: dict[int, Visit] = {}
@@ -124,11 +122,10 @@ class Pairs:
                     self.follow(fd, time.monotonic(), events)
                 elif fd in self.callers:
                     if not self.callers[fd].turn():
-                        del self.callers[fd]
-                        os.close(fd)
+                        self.drop(fd)
                 elif fd in self.listeners:
                     self.accept(self.listeners[fd])
-                else:
+                elif fd == self.bell:
                     self.obey()
             now = time.monotonic()
             if self.dials and now >= due:
@@ -151,16 +148,21 @@ class Pairs:
                     self.begin(visit)
 
     def accept(self, listener: socket) -> None:
+        """Takes a connection. If there are too many, ends the oldest one: a stranger's may stay open."""
+        full = False
         try:
             fd: int = listener._accept()[0]  # type: ignore[attr-defined]
-        except OSError:
-            return
-        if len(self.callers) < MOST_CALLERS:
             os.set_blocking(fd, False)
             self.callers[fd] = Caller(fd, self.token)
             self.epoll.register(fd, EPOLLIN)
-        else:
-            os.close(fd)
+        except OSError as error:
+            full = error.errno in (errno.EMFILE, errno.ENFILE)
+        if self.callers and (full or len(self.callers) > MOST_CALLERS):
+            self.drop(next(iter(self.callers)))
+
+    def drop(self, fd: int) -> None:
+        del self.callers[fd]
+        os.close(fd)
 
     def begin(self, visit: Visit) -> None:
         """Begins the next try of a visit, if it needs one."""
@@ -186,7 +188,7 @@ class Pairs:
         for fd, visit in list(self.open.items()):
             visit.settle(now)
             visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
-            self.follow(fd, now, 0)
+            self.follow(fd, now, EPOLLOUT)
 
     def report(self, now: float) -> None:
         """Sends the result of all visits."""
@@ -201,7 +203,7 @@ def main(listen: "Callable[[dict[str, Any]], list[str]]" = lambda spec: spec["li
     """listen: returns the addresses to listen at."""
     pairs = Pairs()
     spec = begin(pairs.heed)
-    pairs.token = spec["token"].encode()
+    pairs.token = spec["token"]
     pairs.listen(listen(spec))
     pairs.serve(time.monotonic() + spec["seconds"])
     finish({})

@@ -5,13 +5,22 @@ The modules socket and hashlib are not used: their imports take longer than all 
 import _socket as socket
 import errno
 import fcntl
+import os
 import termios
 from _struct import pack, unpack, unpack_from
 
 from fleet.node.base.types import Any, Sequence
 
+try:
+    from _sha256 import sha256  # type: ignore[import-not-found]  # Python before 3.12
+except ImportError:
+    try:
+        from _sha2 import sha256  # type: ignore[import-not-found]
+    except ImportError:  # a distribution may leave both out, for its own OpenSSL
+        from hashlib import sha256
+
 PACKET_BYTES = 64 * 1024
-HALF = 32  # bytes of a token: a visitor sends the first half, and receives the other one
+PROOF_BYTES = 32  # also of the nonce
 CONNECT_SECONDS = 1.3  # per try: the kernel sends a lost SYN again after 1 s
 ACK_SECONDS = 2.5  # per try, until all that was sent is acknowledged
 ZEROS = memoryview(bytes(256 * 1024))
@@ -23,15 +32,25 @@ FAILED = {
     errno.ENETUNREACH: "unreachable",
     errno.ECONNRESET: OTHER,  # it connected
     errno.EPIPE: OTHER,
+    # limits of this node
+    errno.EMFILE: UNKNOWN,
+    errno.ENFILE: UNKNOWN,
+    errno.ENOBUFS: UNKNOWN,
+    errno.ENOMEM: UNKNOWN,
 }
 
 
-def open_socket(address: str) -> socket.socket:
-    """Returns a socket for a numeric address. Raises OSError, also for a name: looking it up would block all other
-    visits."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    socket.inet_pton(family, address.partition("%")[0])
-    return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)  # a kernel may have no IPv6
+def proof(token: str, nonce: bytes) -> bytes:
+    """Returns what only a program with the token can send. As token and nonce have fixed lengths, it needs no HMAC."""
+    digest: bytes = sha256(token.encode() + nonce).digest()
+    return digest
+
+
+def open_socket(address: str, port: int = 0) -> "tuple[socket.socket, Any]":
+    """Returns a socket for a numeric address, and the address for the kernel. Raises OSError, also for a name: looking
+    it up would block all other visits."""
+    found = socket.getaddrinfo(address.encode(), port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[0]
+    return socket.socket(found[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found[4]  # a kernel may have no IPv6
 
 
 class Visit:
@@ -41,8 +60,7 @@ class Visit:
     the outcome is OPEN: bytes that arrived in `seconds`, mtu (bytes), again (retransmitted segments), rtt (s)."""
 
     def __init__(self, order: "Sequence[Any]", seconds: float) -> None:
-        self.address, self.port, token = order
-        self.token: bytes = token.encode()
+        self.address, self.port, self.token = order
         self.seconds, self.tries = seconds, 0
         self.how: str | None = None
         self.link: dict[str, Any] | None = None
@@ -52,11 +70,12 @@ class Visit:
         self.tries += 1
         self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
         self.samples: list[tuple[float, int]] = []
+        self.nonce = os.urandom(PROOF_BYTES)
         try:
-            self.sock = open_socket(self.address)
+            self.sock, at = open_socket(self.address, self.port)
             if self.seconds:  # data that is still queued at the end would delay the next visit
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
-            code = self.sock.connect_ex((self.address, self.port))
+            code = self.sock.connect_ex(at)
         except OSError as error:
             code = error.errno or errno.EHOSTUNREACH
         if code not in (0, errno.EINPROGRESS):
@@ -72,14 +91,14 @@ class Visit:
         assert self.sock
         try:
             if self.wants(now):  # one piece per turn: other visits go on, too
-                more = ZEROS if self.seconds else ZEROS[max(self.sent, HALF) : PACKET_BYTES]
-                self.sent += self.sock.sendmsg([self.token[self.sent : HALF], more])
+                more = ZEROS if self.seconds else ZEROS[max(self.sent, PROOF_BYTES) : PACKET_BYTES]
+                self.sent += self.sock.sendmsg([self.nonce[self.sent :], more])
                 if not self.connected:
                     self.connected, self.began = True, now
             else:
-                data = self.sock.recv(HALF)
+                data = self.sock.recv(PROOF_BYTES)
                 self.answer += data
-                if not data or not self.token[HALF:].startswith(self.answer):
+                if not data and len(self.answer) < PROOF_BYTES:
                     self.how = OTHER
         except BlockingIOError:
             pass
@@ -93,9 +112,12 @@ class Visit:
         return self.sent < PACKET_BYTES or now < self.began + self.seconds
 
     def settle(self, now: float) -> None:
-        """Sets the outcome once all is sent and the answer is here, which shows that PACKET_BYTES have arrived."""
+        """Sets the outcome once all is sent and the proof is here, which shows that PACKET_BYTES have arrived."""
         self.sample(now)
-        if self.how is None and len(self.answer) == HALF and not self.wants(now):
+        if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
+            if self.answer != proof(self.token, self.nonce):
+                self.how = OTHER
+                return
             if len(self.samples) > 1:
                 self.measure()
             if self.link or not self.seconds:
