@@ -19,7 +19,6 @@ import pytest
 
 from fleet.node.preflight import pairs as preflight
 from fleet.node.preflight import visit
-from fleet.node.preflight.pairs import MOST_CALLERS
 from fleet.node.preflight.visit import PACKET_BYTES, PROOF_BYTES
 from fleet.ops.pairs import DIAL_SECONDS
 from fleet.protocol.frames import MESSAGE
@@ -49,9 +48,9 @@ class Pairs:
 
 
 @contextlib.contextmanager
-def pairs(home: Path, *listen: str, token: str = "mine", seconds: float = 60.0) -> Iterator[Pairs]:
+def pairs(home: Path, *listen: str, token: str = "mine", seconds: float = 60.0, first: str = "") -> Iterator[Pairs]:
     spec: dict[str, Any] = {"listen": listen or ["127.0.0.1"], "token": token, "seconds": seconds}
-    with Running("preflight.pairs", spec, home) as program:
+    with Running("preflight.pairs", spec, home, first=first) as program:
         yield Pairs(program)
 
 
@@ -246,10 +245,12 @@ def test_a_node_that_takes_no_connection_is_silent(tmp_path: Path) -> None:
         assert node.dial(("127.0.0.1", port, "x")) == ["silent"]
 
 
-def test_strangers_keep_nobody_out(tmp_path: Path) -> None:
-    """They send, and send nothing, and are many."""
-    with pairs(tmp_path) as node, contextlib.ExitStack() as held:
-        for n in range(MOST_CALLERS + 50):
+@pytest.mark.parametrize("files", [64, 800])
+def test_strangers_keep_nobody_out(tmp_path: Path, files: int) -> None:
+    """They send, and send nothing, and are more than the files that a process may open."""
+    first = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
+    with pairs(tmp_path, first=first) as node, contextlib.ExitStack() as held:
+        for n in range(files + 50):
             sock = held.enter_context(socket.create_connection(("127.0.0.1", node.ports[0])))
             sock.setblocking(False)
             with contextlib.suppress(BlockingIOError):

@@ -27,7 +27,8 @@ from fleet.node.preflight.visit import OPEN, PACKET_BYTES, PROOF_BYTES, UNKNOWN,
 TRIES = 2
 ANSWER_SECONDS = 12.0  # for the responses of busy nodes: less than the head waits for the result of the visits
 WATCH_SECONDS = 0.05
-MOST_CALLERS = 512  # half of the usual limit of open files
+MOST_CALLERS = min(512, os.sysconf("SC_OPEN_MAX") // 2)  # the other half of the files is for visits
+BACKLOG = 1024
 BUSY = 0.8  # share of a processor: if this process uses more, or less is idle, the processor limits the measurement
 BUFFER = memoryview(bytearray(256 * 1024))  # for what callers send
 
@@ -42,7 +43,7 @@ def listen_at(address: str) -> socket:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
         listener.bind(("", 0))
-    listener.listen(2 * MOST_CALLERS)
+    listener.listen(BACKLOG)
     return listener
 
 
@@ -149,15 +150,14 @@ class Pairs:
 
     def accept(self, listener: socket) -> None:
         """Takes a connection. If there are too many, ends the oldest one: a stranger's may stay open."""
-        full = False
         try:
             fd: int = listener._accept()[0]  # type: ignore[attr-defined]
             os.set_blocking(fd, False)
             self.callers[fd] = Caller(fd, self.token)
             self.epoll.register(fd, EPOLLIN)
-        except OSError as error:
-            full = error.errno in (errno.EMFILE, errno.ENFILE)
-        if self.callers and (full or len(self.callers) > MOST_CALLERS):
+        except OSError:
+            return
+        if len(self.callers) > MOST_CALLERS:
             self.drop(next(iter(self.callers)))
 
     def drop(self, fd: int) -> None:
