@@ -113,6 +113,21 @@ def test_a_link_is_measured_while_the_other_side_sends_too(tmp_path: Path) -> No
     assert link["bytes"] > 1_000_000 and 0.05 < link["seconds"] < 30 and 0 < link["rtt"] < 10 and link["mtu"] > 1000
 
 
+def test_a_proof_is_received_while_data_waits_to_be_sent(tmp_path: Path) -> None:
+    """Behind a slow link much is queued when the sending time ends."""
+    with socket.create_server(("127.0.0.1", 0)) as server, pairs(tmp_path, seconds=8.0) as node:
+
+        def work() -> None:
+            visitor = server.accept()[0]
+            came = visitor.recv(PACKET_BYTES, socket.MSG_WAITALL)
+            visitor.sendall(visit.proof("mine", came[:PROOF_BYTES]))
+            held.callback(visitor.close)
+
+        with contextlib.ExitStack() as held:
+            threading.Thread(target=work, daemon=True).start()
+            assert node.dial(("127.0.0.1", server.getsockname()[1], "mine"), seconds=0.3) == ["open"]
+
+
 def test_an_address_that_is_no_interfaces_is_listened_at_everywhere(tmp_path: Path) -> None:
     """One that is translated on the way to this node."""
     with pairs(tmp_path, "192.0.2.1") as node:
