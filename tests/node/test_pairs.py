@@ -100,8 +100,10 @@ def test_who_has_seen_a_visit_cannot_answer_the_next_one(tmp_path: Path) -> None
         assert [node.dial(at) for _ in range(3)] == [["open"], ["other"], ["other"]]
 
 
-def test_two_nodes_dial_each_other(tmp_path: Path) -> None:
-    with pairs(tmp_path / "a", token="a") as a, pairs(tmp_path / "b", token="b") as b:
+@pytest.mark.parametrize("first", ["", "import sys; sys.modules.update(_sha256=None, _sha2=None)"])
+def test_two_nodes_dial_each_other(tmp_path: Path, first: str) -> None:
+    """A distribution may have only OpenSSL's hashes."""
+    with pairs(tmp_path / "a", token="a", first=first) as a, pairs(tmp_path / "b", token="b") as b:
         assert a.dial(("127.0.0.1", b.ports[0], "b")) == b.dial(("127.0.0.1", a.ports[0], "a")) == ["open"]
 
 
