@@ -125,9 +125,10 @@ def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions
 
 
 def figures(ended: Benched, kind: type[T]) -> T | None:
-    """Returns the last line of a program's output, decoded from JSON; None if the program failed."""
+    """Returns the last line of a program's output, decoded from JSON, however the program ended; None if it is no
+    such line."""
     try:
-        return decode(kind, json.loads(ended["out"].splitlines()[-1])) if ended["status"] == 0 else None
+        return decode(kind, json.loads(ended["out"].splitlines()[-1]))
     except (ValueError, LookupError, RecursionError):
         return None
 
