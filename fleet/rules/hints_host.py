@@ -38,6 +38,15 @@ HOST_HINTS = (
         r"\3 has no \1: another version than the script, or a package, was written for; 'fleet check' compares",
     ),
     Hint(
+        r"module '(torch|numpy|transformers|deepspeed|accelerate|datasets)' has no attribute '(\w+)'",
+        r"the \1 there has no \2: another version than the script, or a package, was written for; 'fleet check' compares",
+    ),
+    Hint(
+        r"No working C\+\+ compiler found|Failed to find C compiler",
+        "torch.compile finds no compiler there: 'fleet exec -- g++ --version' shows who has one; install it, or set CC "
+        "and CXX by --env",
+    ),
+    Hint(
         r"No module named '?(deepspeed|torch)(?=['\s]|$)",
         r"\1 is not in the interpreter that ran: set 'python' in the inventory, or --python; 'fleet check' compares",
     ),
@@ -124,8 +133,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
-        r"raised in (?:<frozen os>|.*/os\.py)$",
-        r"the variable \1 is not set there: --env \1 sends this machine's, --env-file FILE those of a file",
+        r"raised in (?:<frozen os>|.*/os\.py)$|Environment variable '(\w+)' not found",
+        r"the variable \g<1>\g<2> is not set there: --env \g<1>\g<2> sends this machine's, --env-file FILE those of a file",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",
