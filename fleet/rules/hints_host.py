@@ -39,7 +39,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"module '(torch|numpy|transformers|deepspeed|accelerate|datasets)' has no attribute '(\w+)'",
-        r"the \1 there has no \2: another version than the script, or a package, was written for; 'fleet check' compares",
+        r"the \1 there has no \2: another version than the script, or a package, was written for; "
+        "'fleet check' compares",
     ),
     Hint(
         r"No working C\+\+ compiler found|Failed to find C compiler",
@@ -134,7 +135,8 @@ HOST_HINTS = (
     Hint(
         r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
         r"raised in (?:<frozen os>|.*/os\.py)$|Environment variable '(\w+)' not found",
-        r"the variable \g<1>\g<2> is not set there: --env \g<1>\g<2> sends this machine's, --env-file FILE those of a file",
+        r"the variable \g<1>\g<2> is not set there: --env \g<1>\g<2> sends this machine's, --env-file "
+        "FILE those of a file",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",
