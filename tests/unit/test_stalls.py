@@ -147,7 +147,7 @@ def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_p
     assert stalls.held(gang.node_status("n0", {"state": "exited", "engine_status": 1})) is None, "its launcher's end"
     assert looks(1) is None and ends(1, "Connection closed by peer") is None
     assert looks(HOLD_SECONDS - 3) is None
-    assert ends(2, "Traceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nValueError: x"), "its own"
+    assert ends(2, 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: x'), "its own"
     assert stalls.held(stopped_by("ada@head")) is not None, "who asks for a stop has it"
     end = looks(3)
     assert end is not None and end["first"] is not None and end["first"]["rank"] == 0
