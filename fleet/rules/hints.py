@@ -238,7 +238,7 @@ HINTS = (
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
     Hint(
-        r"Read-only file system: '([^']+)'",
+        r"Read-only file system: '([^']*/)[^'/]*'",
         r"\1 is mounted read-only there: 'fleet exec -- findmnt -T \1' shows where it is not, and what it is",
     ),
     Hint(

@@ -35,7 +35,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"cannot import name '(\w+)' from '([\w.]+)' \((/\S+)\)",
-        r"\3 has no \1: another version than the script, or a package, was written for; 'fleet check' compares",
+        r"\3 has no \1: another version than the script, or a package, was written for; 'fleet exec -- sha256sum \3' "
+        "shows which hosts have another",
     ),
     Hint(
         r"module '(torch|numpy|transformers|deepspeed|accelerate|datasets)' has no attribute '(\w+)'",
