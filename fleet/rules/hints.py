@@ -29,7 +29,8 @@ HINTS = (
     ),
     Hint(
         r"PytorchStreamReader failed (?:reading zip archive|locating file)|^EOFError: Ran out of input|"
-        r"SafetensorError: .*(?:[Hh]eader|MetadataIncompleteBuffer|incomplete metadata)",
+        r"SafetensorError: .*(?:[Hh]eader|MetadataIncompleteBuffer|incomplete metadata)|"
+        r"OSError: \[Errno 22\] Invalid argument\nraised in .*/torch/serialization\.py",
         "that checkpoint was cut short, by a run that ended while it was written: take an earlier one, and have the "
         "script write to another name first, then os.replace",
     ),
