@@ -111,9 +111,12 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return data
 
     def _acknowledge(self, count: int) -> None:
-        """Returns `count` bytes of the window to the peer. The caller holds _sending."""
+        """Returns `count` bytes of the window to the peer. The caller holds _sending, and has data that must not be
+        lost: a broken connection raises nothing here."""
         owed: int = self._check_add_window(count)
-        if owed > 0 and not self._close_sent:
+        if owed <= 0 or self._close_sent:
+            return
+        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
             m = Message()
             m.add_byte(paramiko.common.cMSG_CHANNEL_WINDOW_ADJUST)
             m.add_int(self.remote_chanid)
