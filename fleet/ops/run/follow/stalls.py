@@ -23,7 +23,7 @@ from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
-from fleet.rules.ended import ended_by
+from fleet.rules.ended import Cause
 from fleet.rules.stacks import Place, in_short, lines
 from fleet.rules.units import few
 from fleet.transport.base import Transport
@@ -60,15 +60,16 @@ class Stalls:
         if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
-    def held(self, end: Verdict | None, text: str = "") -> Verdict | None:
+    def held(self, end: Verdict | None, text: str = "", cause: Cause | None = None) -> Verdict | None:
         """Returns the verdict by which all ranks are to stop, or None while it is held back because a rank timed out. A
-        rank that raised an error of its own explains the others' wait, and ends the hold. text: the end of the output
-        of the rank that failed."""
-        if end and self._held is None and timed_out(text):
+        rank whose error explains the others' wait ends the hold. text, cause: the end of the output of the rank that
+        failed, and what ended it, as far as they are known."""
+        late = timed_out(text)
+        if end and self._held is None and late:
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
             self.close()
             self._take("timed out", self._running())
-        held = self._held is not None and not (text and ended_by(text).own)
+        held = self._held is not None and (late or cause is None or not cause.explains_waits)
         return None if end and end["by"] == "failure" and held else end
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
