@@ -11,6 +11,8 @@ LESS_MEMORY = (
     "it"
 )
 BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
+# fleet sets these; --env would give all ranks the same
+NOT_OF_RANKS = r"(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')"
 
 HOST_HINTS = (
     Hint(
@@ -40,8 +42,8 @@ HOST_HINTS = (
     ),
     Hint(
         r"module '(torch|numpy|transformers|deepspeed|accelerate|datasets)' has no attribute '(\w+)'",
-        r"the \1 there has no \2: another version than the script, or a package, was written for; "
-        "'fleet check' compares",
+        r"the \1 there has no \2: another version than the script, or a package, was written for ('fleet check' "
+        r"compares), or a folder \1 beside the script hides it",
     ),
     Hint(
         r"No working C\+\+ compiler found|Failed to find C compiler",
@@ -134,8 +136,8 @@ HOST_HINTS = (
         "{host} -- dmesg' whether the kernel killed it for want of memory",
     ),
     Hint(
-        r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
-        r"raised in (?:<frozen os>|.*/os\.py)$|Environment variable '(\w+)' not found",
+        rf"^KeyError: '{NOT_OF_RANKS}(\w+)'\nraised in (?:<frozen os>|.*/os\.py)$|"
+        rf"Environment variable '{NOT_OF_RANKS}(\w+)' not found",
         r"the variable \g<1>\g<2> is not set there: --env \g<1>\g<2> sends this machine's, --env-file "
         "FILE those of a file",
     ),

@@ -57,6 +57,6 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
     if missing and len(missing) <= len(there):
         why = "; ".join([f"{ranks_text(there)} waited {usual}", *more])
         step = f"what did {ranks_text(missing)} do before init_process_group? A longer timeout=..., or that after it"
-        return why, step if any(map(_BEGINS.search, texts.values())) else meanwhile(missing), missing
+        return why, step if any(_BEGINS.search(texts[rank]) for rank in there) else meanwhile(missing), missing
     why = f"all {len(texts)} ranks waited until it timed out, none is missing"
     return (why, f"look for {DIFFER}", []) if len(waited) == len(texts) else None
