@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from fleet.background import background
+from fleet.best_effort import best_effort
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.node.base.errors import on_failure
@@ -71,7 +72,7 @@ def finish(
                 ended = ends()
         finally:
             if ended or process.poll() is None:
-                with contextlib.suppress(OSError):  # the group is gone, or runs as another user
+                with best_effort("end a command of this machine"), contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 has_ended(process, END_SECONDS)
         errors.seek(0)

@@ -449,7 +449,7 @@ def test_a_job_that_was_asked_to_end_may_be_there_still(
 ) -> None:
     asked(folder, "PENDING", monkeypatch)
     assert run(["stop", RUN]) == 0
-    assert "job 17 was asked to end" in capsys.readouterr().out and not (folder / "summary.json").exists()
+    assert "job 17 was requested to end" in capsys.readouterr().out and not (folder / "summary.json").exists()
 
 
 def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

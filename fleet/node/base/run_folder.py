@@ -231,8 +231,8 @@ def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
-    """Makes the supervisor stop the run, by a file, or by a signal (and its own grace, or none) if none can be written.
-    signum: what ranks get."""
+    """Makes the supervisor stop the run, by a file. If that cannot be written, by a signal: then its own grace holds,
+    or none. signum: the signal that ranks get."""
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
@@ -249,7 +249,7 @@ def since_boot(folder: str) -> bool:
 
 
 def fate(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, when that was, if it was before now) of a run that has neither a supervisor nor a final
+    """Returns (cause, reason, time of the cause or None: now) for a run that has neither a supervisor nor a final
     status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None

@@ -65,8 +65,8 @@ def standing(name: str, start: str = "", reason: str = "") -> Standing:
 
 
 def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
-    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number(). An
-    array that is one run has the state of its leading task, and waits while any of its tasks waits."""
+    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number(). If
+    one run is an array, the state is that of its leading task; it waits as long as any task waits."""
     runs = f"/{_submitted(job[1]).parent.name}/{job[1].name}|"  # it may be mounted elsewhere there
     own = [line.split("|", 4) for line in lines.get(number(job[0]), ()) if runs in line]
     found = {name: standing(state, start, reason) for name, state, start, _, reason in own}
@@ -154,8 +154,8 @@ class SlurmQueue(Queue):
         return {job: _with_code(job[0], found.get(job, Standing(State.UNKNOWN))) for job in jobs}
 
     def _past(self, jobs: Sequence[Job], cluster: str) -> dict[Job, Standing]:
-        """Returns how jobs ended that slurmctld no longer lists (MinJobAge), from accounting or the job log. A job
-        whose end is not known now is missing."""
+        """Returns the ends of jobs that slurmctld no longer lists (MinJobAge), from accounting or the job log. Leaves
+        out jobs whose end is not known now."""
         found, left = dict[Job, Standing](), jobs
         whole = {"SLURM_BITSTR_LEN": "0"}  # sacct then prints all tasks of a row, however many
         for which in ([], ["--completion"]):
@@ -184,9 +184,9 @@ class SlurmQueue(Queue):
     def interrupt(self, job: str, script: Path) -> None:
         self._scancel(job, script, ["--batch", "--signal=INT", _id(job)])
 
-    def _scancel(self, job: str, script: Path, stderr: Sequence[str]) -> None:
+    def _scancel(self, job: str, script: Path, arguments: Sequence[str]) -> None:
         self.check(job, script)
-        answer = ask_slurm(["scancel", *_where(_cluster(job)), *stderr])
+        answer = ask_slurm(["scancel", *_where(_cluster(job)), *arguments])
         output_of(answer, f"job {number(job)} is not cancelled, as far as is known")
 
     def requeue(self, job: str) -> None:
@@ -208,7 +208,8 @@ class SlurmQueue(Queue):
 
 
 def number(job: str) -> str:
-    """Returns the number that means all of a job: 17 for 17_0@cluster. A task of a line, 17_1, is a job of its own."""
+    """Returns the number by which Slurm knows the whole job: 17 for 17_0@cluster. For 17_1, the task of one of several
+    runs, it is 17_1."""
     return _id(job).removesuffix("_0")
 
 
@@ -251,8 +252,8 @@ def _job_name(script: Path) -> str:
 
 
 def _named(job: str, cluster: str, script: Path, text: str) -> str:
-    """Returns fleet's id of a job. In an array it includes the leading task, or the task of the line. For another
-    cluster it includes the cluster."""
+    """Returns fleet's id of a job: 17; 17_0 for a run that is an array; 17_3 for the third of several runs. "@cluster"
+    follows if it is not this cluster."""
     task = f"_{_line(script, text) or 0}" if "array" in stated(text) else ""
     return f"{job}{task}{'@' * bool(cluster)}{cluster}"
 

@@ -160,7 +160,7 @@ class Supervisor:
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
-                self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
+                self.stop("the head sent nothing for %g s" % lease, self.spec["grace"], "lease")
         self.ticked = now
         self.times.look(now)
         if self.ending is None and self.ended is None:
