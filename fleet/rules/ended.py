@@ -104,11 +104,10 @@ class Cause:
     unfit: bool = False
     kernel: str | None = None
 
-    @property
-    def explains_waits(self) -> bool:
-        """Returns whether it explains that other ranks waited in vain. A lost connection or a time-out may as well
-        follow from their end."""
-        return self.own and not _MAY_FOLLOW.search(self.why or "")
+    def explains(self, waited: bool) -> bool:
+        """Returns whether it explains another rank's end. waited: that one had waited in vain; a lost connection or a
+        time-out may as well follow from that."""
+        return self.own and not (waited and _MAY_FOLLOW.search(self.why or ""))
 
 
 def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:

@@ -91,10 +91,8 @@ class Written(Outputs):
             return failure
         ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
         waited = timed_out(self.tail(failure.host, failure.rank))
-        causes = ((it, before_stop(it, self.tail)) for it in ends if it.failed)
-        own = (it for it, cause in causes if cause and (cause.explains_waits if waited else cause.own))
-        end = next(own, None)
-        if end is None:
+        own = (it for it in ends if it.failed and (cause := before_stop(it, self.tail)) and cause.explains(waited))
+        if (end := next(own, None)) is None:
             return failure
         was_stopped = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
         return failure._replace(

@@ -69,7 +69,7 @@ class Stalls:
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
             self.close()
             self._take("timed out", self._running())
-        held = self._held is not None and (late or cause is None or not cause.explains_waits)
+        held = self._held is not None and (late or cause is None or not cause.explains(waited=True))
         return None if end and end["by"] == "failure" and held else end
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
