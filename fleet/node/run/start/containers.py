@@ -76,6 +76,12 @@ class Apart:
         """Returns the container's first process among the run's."""
         return [pid for pid in pids if is_inside(pid) and own_pid(pid) == 1]
 
+    @staticmethod
+    def ended(status: "int | None") -> "int | None":
+        """Returns the wait status of the engine by that of its client, which exits with 128+n after signal n."""
+        code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
+        return code - 128 if 128 < code < 128 + signal.NSIG else status
+
     def is_gone(self, under: "Collection[int]", patience: float) -> bool:
         """Removes the container, in which no process is left. Returns False while its client is alive, as it may still
         be starting the container, and should end by itself. under: processes below the supervisor. patience: seconds
