@@ -51,6 +51,7 @@ def wait_for_data():
     time.sleep(600)
 if how not in ("well", "once"):
     wait_for_data()
+dist.destroy_process_group()  # else gloo's threads may abort the process at its exit
 """
 
 

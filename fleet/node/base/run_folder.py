@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, boot_id, names_in, read_file, start_time, stuck, with_env
+from fleet.node.base.processes import below, boot_id, names_in, rank_wrappers, read_file, start_time, stuck, with_env
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -22,7 +22,6 @@ from fleet.protocol.state import (
     NODE_LOG,
     PID,
     PROTOCOL,
-    RANK_WRAPPER,
     RUN_MARK,
     RUNS,
     SPEC,
@@ -269,7 +268,7 @@ def ranks_up(folder: str) -> int:
     found, spec = set(below(who["pid"] for who in owners(folder))), read_json(os.path.join(folder, SPEC))
     if spec.get("container"):  # docker's are below its daemon
         found.update(with_env(RUN_MARK, spec["run"]))
-    return sum(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER and start_time(pid) is not None for pid in found)
+    return len(rank_wrappers(found))
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":

@@ -7,7 +7,7 @@ import signal
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.files import tail_of
-from fleet.node.base.processes import read_file, send_signal, start_time
+from fleet.node.base.processes import rank_wrappers, send_signal, start_time
 from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
@@ -30,7 +30,7 @@ from fleet.node.run.start.kernel_log import KernelLog
 from fleet.node.run.start.metrics import Metrics
 from fleet.node.run.times import Times
 from fleet.protocol.codes import FOR_RANKS
-from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
+from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
 MOST_NAMED = 5  # command lines of processes that a rank left running
@@ -115,9 +115,9 @@ class Supervisor:
 
     def pass_on(self, signum: int) -> None:
         """Sends a signal to each rank, through its wrapper, as no launcher forwards it."""
-        for pid, born in marked(self.spec["run"]).items():
-            if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
-                send_signal(pid, born, signum)
+        processes = marked(self.spec["run"])
+        for pid in rank_wrappers(processes):
+            send_signal(pid, processes[pid], signum)
 
     def begin_ending(self, grace: float, signum: int) -> Ending:
         self.began = self.clock.time()
