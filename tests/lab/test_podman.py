@@ -35,6 +35,7 @@ dist.all_reduce(total)
 def save(*_):
     time.sleep(2)
     print("saved", flush=True)
+    dist.destroy_process_group()
     sys.exit(0)
 if how == "save":
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -49,23 +50,30 @@ if how == "once" and os.environ["FLEET_ATTEMPT"] == "0" and rank == 2:
     sys.exit(3)
 def wait_for_data():
     time.sleep(600)
-if how not in ("well", "once"):
+if how not in ("well", "once") and (how != "again" or os.environ["FLEET_ATTEMPT"] == "0"):
     wait_for_data()
 dist.destroy_process_group()  # else gloo's threads may abort the process at its exit
 """
 
 
 @pytest.fixture(scope="module")
-def ready(lab_factory: LabFactory) -> VirtualLab:
-    """Two hosts with podman, the image, and the program."""
-    lab = lab_factory(2).enrol()
+def three(lab_factory: LabFactory) -> VirtualLab:
+    """Hosts with podman, the image, and the program."""
+    lab = lab_factory(3).enrol()
     for host in lab.names:
         lab.sh(host, PREPARE)
         lab.inside(host, "sh", "-c", "mkdir -p ~/work && cat > ~/work/t.py", stdin=PROGRAM.encode())
     lab.sh(lab.names[0], f"tar -C /tmp/image -c . | podman import - {IMAGE}")
     image = lab.inside(lab.names[0], "podman", "save", IMAGE).stdout
-    lab.inside(lab.names[1], "podman", "load", stdin=image)
+    for host in lab.names[1:]:
+        lab.inside(host, "podman", "load", stdin=image)
     return lab
+
+
+@pytest.fixture
+def ready(three: VirtualLab) -> Iterator[VirtualLab]:
+    with three.narrowed(2) as two:
+        yield two
 
 
 def arguments() -> list[str]:
@@ -171,6 +179,9 @@ def test_whatever_is_killed_no_container_is_left(
         ready.sh(ready.names[0], f"kill -9 {pid_of(ready, name, 'args=' if who == 'first process' else 'comm=')}")
         assert process.wait(120) not in (0, 125)
         assert not marked(tmp_path)
+    if who == "first process":
+        failure = summary(tmp_path)["first_failure"]
+        assert (failure["rank"], failure["signal"], process.returncode) == (None, signal.SIGKILL, 137)
     until(lambda: not marked(tmp_path) and not remains(ready), 60)
 
 
@@ -218,6 +229,22 @@ def test_a_restart_has_a_container_of_its_own(ready: VirtualLab, tmp_path: Path)
     done = fleet(ready, tmp_path, "--no-preflight", "--max-restarts", "1", "t.py", "once")
     assert done.returncode == 0, done.stderr
     assert not remains(ready) and not marked(tmp_path)
+
+
+def test_a_spare_takes_the_place_of_a_lost_host(three: VirtualLab, tmp_path: Path) -> None:
+    first, lost, spare = three.names
+    line = (*arguments(), "--no-preflight", "--spares", "1", "--node-timeout", "10", "t.py", "again")
+    process = three.popen(*line, cwd=tmp_path)
+    try:
+        until(lambda: sum("sum" in text(out) for out in outs(tmp_path)) == 4, process=process)
+        three.fleet("lab", "freeze", lost, check=True)
+        error = process.communicate(timeout=120)[1].decode()
+    finally:
+        process.kill()
+        three.fleet("lab", "heal", lost, check=True)
+    assert process.returncode == 0 and f"restart with {spare} instead of {lost}" in error, error
+    assert list(summary(tmp_path)["hosts"]) == [first, spare]
+    until(lambda: not marked(tmp_path) and not remains(three), 60)
 
 
 def test_two_runs_at_once_and_where_their_ranks_are(

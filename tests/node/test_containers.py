@@ -109,6 +109,14 @@ def test_a_path_is_mounted_whatever_its_name_or_refused(runtime: str, path: str,
             client(found, [], None, [path], [])
 
 
+@pytest.mark.parametrize(
+    ("client", "engine"), [(None, None), (0, 0), (1 << 8, 1 << 8), (128 << 8, 128 << 8), (137 << 8, 9), (9, 9)]
+)
+def test_the_engines_end_by_that_of_its_client(client: int | None, engine: int | None) -> None:
+    """As wait statuses: a client exits with 128 + n after signal n."""
+    assert Apart.ended(client) == engine
+
+
 def apart(folder: Path, answer: str) -> Apart:
     """A container of a runtime that answers each request so."""
     program = folder / "podman"

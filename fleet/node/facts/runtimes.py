@@ -9,16 +9,17 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import file_digest, version_of
-from fleet.node.base.run_folder import NODE, read_json, try_write
+from fleet.node.base.run_folder import NODE, read_json, write_json
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any, Mapping
 from fleet.node.base.wire import encode, start_thread
 from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.system import find as first_match
-from fleet.protocol.state import IMAGES
+from fleet.protocol.state import IMAGES, below_home
 
 SECONDS = 10.0
 SETTLED = 2.1  # seconds after which a later change has another ctime, also where whole seconds are stored
@@ -85,13 +86,14 @@ def output(
 def known_digest(file: str) -> str:
     """Returns the sha256 of an image file. It is kept with the file's version, as reading an image takes long."""
     key = hashlib.sha256(encode("%s %s" % (NODE, os.path.realpath(file)))).hexdigest()
-    note, info = os.path.join(own_home(IMAGES), key + ".json"), os.stat(file)
-    found = {"version": version_of(info)}
-    kept = read_json(note)
-    if kept.get("version") != found["version"]:
-        kept = dict(found, digest=file_digest(file))
-        if version_of(os.stat(file)) == found["version"] and time.time() - info.st_ctime > SETTLED:
-            try_write(note, kept)
+    info, note = os.stat(file), below_home(IMAGES, key + ".json")
+    version, kept = version_of(info), read_json(note)
+    if kept.get("version") != version:
+        kept = {"version": version, "digest": file_digest(file)}
+        if version_of(os.stat(file)) == version and time.time() - info.st_ctime > SETTLED:
+            with suppress(OSError, Refused):
+                own_home(IMAGES)
+                write_json(note, kept)
     return str(kept["digest"])
 
 
