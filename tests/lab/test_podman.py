@@ -124,10 +124,12 @@ def fleet(lab: VirtualLab, folder: Path, *args: str) -> subprocess.CompletedProc
     return lab.fleet(*arguments(), *args, cwd=folder, env={"TOKEN": "not-in-argv"})
 
 
-def pid_of(lab: VirtualLab, name: str, among: str = "comm=") -> str:
-    """A process of the first host whose name is this one: its pid there."""
-    lines = lab.sh(lab.names[0], f"ps -eo pid=,{among}").splitlines()
-    return next(line.split()[0] for line in lines if name in line)
+# prints the first host's pid of what is killed there; a container's first process has the number 1 in its pid namespace
+PIDS = {
+    "supervisor": "pgrep --oldest fleet-supervise",
+    "client": "pgrep --oldest --exact podman",
+    "first process": "grep -lE '^NSpid:.*[0-9]\\s+1$' /proc/[0-9]*/status | cut -d / -f 3",
+}
 
 
 def test_it_trains_and_says_so_as_without(ready: VirtualLab, tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_ctrl_c_lets_all_ranks_save(
     assert not remains(ready) and not marked(tmp_path)
 
 
-@pytest.mark.parametrize("who", ["fleet", "supervisor", "client", "first process"])
+@pytest.mark.parametrize("who", ["fleet", *PIDS])
 def test_whatever_is_killed_no_container_is_left(
     who: str, ready: VirtualLab, begun: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -175,8 +177,7 @@ def test_whatever_is_killed_no_container_is_left(
             os.kill(pid, signal.SIGKILL)
         process.kill()
     else:
-        name = {"supervisor": "fleet-supervise", "client": "podman", "first process": "torchrun"}[who]
-        ready.sh(ready.names[0], f"kill -9 {pid_of(ready, name, 'args=' if who == 'first process' else 'comm=')}")
+        ready.sh(ready.names[0], f"kill -9 $({PIDS[who]})")
         assert process.wait(120) not in (0, 125)
         assert not marked(tmp_path)
     if who == "first process":

@@ -1,5 +1,5 @@
-"""How each runtime starts an engine: argv, byte for byte. docker's, apptainer's and enroot's are by their manuals: no
-test has run them."""
+"""How each runtime starts an engine: argv, byte for byte. apptainer's and enroot's are by their manuals, untested;
+docker's was tried by hand."""
 
 from __future__ import annotations
 
