@@ -239,7 +239,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(three: VirtualLab, tmp_path: Pat
     try:
         until(lambda: sum("sum" in text(out) for out in outs(tmp_path)) == 4, process=process)
         three.fleet("lab", "freeze", lost, check=True)
-        error = process.communicate(timeout=120)[1].decode()
+        error = process.communicate(timeout=300)[1].decode()
     finally:
         process.kill()
         three.fleet("lab", "heal", lost, check=True)
