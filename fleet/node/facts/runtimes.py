@@ -88,7 +88,7 @@ def known_digest(file: str) -> str:
     key = hashlib.sha256(encode("%s %s" % (NODE, os.path.realpath(file)))).hexdigest()
     info, note = os.stat(file), below_home(IMAGES, key + ".json")
     version, kept = version_of(info), read_json(note)
-    if kept.get("version") != version:
+    if kept.get("version") != version or "digest" not in kept:
         kept = {"version": version, "digest": file_digest(file)}
         if version_of(os.stat(file)) == version and time.time() - info.st_ctime > SETTLED:
             with suppress(OSError, Refused):

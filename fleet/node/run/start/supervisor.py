@@ -224,7 +224,10 @@ class Supervisor:
         status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
         status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
-        ended = self.container.ended(self.ended) if self.container and not self.failed else self.ended
+        ended = self.ended
+        # a launcher may exit with the code of a rank that has failed, also before a look at the ranks
+        if self.container and all(record["status"] == 0 for record in rank_records(self.folder)):
+            ended = self.container.ended(ended)
         if ended is not None and os.WIFEXITED(ended):
             status["engine_status"] = os.WEXITSTATUS(ended)
         elif self.over:
