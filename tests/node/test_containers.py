@@ -12,7 +12,7 @@ import pytest
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.processes import is_inside, own_pid
-from fleet.node.facts.containers import ENTER, client, inside, sealed
+from fleet.node.facts.containers import ENTER, client, inside, of_step, sealed
 from fleet.node.run.marks import limit_of, marked
 from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart
 from tests.node.nodes import until
@@ -45,6 +45,17 @@ def test_argv_of_each_runtime(runtime: str, devices: bool, monkeypatch: pytest.M
     found = {"runtime": runtime, "path": f"/usr/bin/{runtime}", "image": "train:1"}
     argv = client(found, OWN, "fleet-R-gpu01", MOUNTS, ["FLEET_RUN_ID=R"])
     assert " ".join(argv) == f"/usr/bin/{runtime} {TABLE[runtime, devices]}"
+
+
+def test_options_of_a_step_of_slurm() -> None:
+    """pyxis's, by its source: no test has run it."""
+    assert " ".join(of_step("nvcr.io#nvidia/pytorch:24.05", ["--container-writable"], ["/scratch/ada", "/data"])) == (
+        "--container-image=nvcr.io#nvidia/pytorch:24.05 --container-mount-home --container-workdir=/ "
+        "--no-container-remap-root --container-mounts=/scratch/ada:/scratch/ada:nofail "
+        "--container-mounts=/data:/data:nofail --container-writable"
+    )
+    with pytest.raises(Refused, match="pyxis cannot mount /my data"):
+        of_step("train:1", [], ["/my data"])
 
 
 def test_limits_of_the_users_own_take_the_place_of_the_nodes() -> None:

@@ -34,11 +34,16 @@ def name_of(run: str) -> str:
     return "fleet-%s-%s" % (run, "".join(each if each in NAME_CHARACTERS else "-" for each in NODE))
 
 
+def mounted(cwd: str) -> "list[str]":
+    """Returns the folders of this node that a container has at the same paths, besides the run's own."""
+    data = [str(record["target"]) for _, record in deliveries()]
+    return [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
+
+
 def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[str]":
     """Returns the argv that starts a run's engine in its container, up to the engine's own argv."""
     found: Any = spec["container"]
-    data = [str(record["target"]) for _, record in deliveries()]
-    mounts = [folder] + [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
+    mounts = [folder, *mounted(cwd)]
     return client(found, found["args"], name_of(spec["run"]), mounts, [RUN_MARK + "=" + spec["run"]])
 
 
