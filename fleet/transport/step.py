@@ -207,7 +207,7 @@ class Step:
         wait([self._srun.reader], END_SECONDS)
         lines = [line for line in self._srun.stderr.splitlines() if line.strip()]
         output = (
-            re.sub("^(srun: (error: )?| *[0-9]+: )", "", lines[0])
+            re.sub(r"^((\S*/)?srun: (error: )?| *[0-9]+: )", "", lines[0])
             if lines
             else f"exit status {self._srun.process.returncode}"
         )

@@ -187,7 +187,7 @@ def test_the_home_folder_is_mounted_as_a_whole(
     ("printed", "why", "hint"),
     [
         (
-            "echo \"srun: unrecognized option '--container-image=train:1'\" >&2; exit 1",
+            "echo \"/usr/bin/srun: unrecognized option '--container-image=train:1'\" >&2; exit 1",
             "srun: unrecognized option '--container-image=train:1'",
             "this Slurm has no pyxis, or another one: srun --help | grep -A 2 container",
         ),
