@@ -101,6 +101,20 @@ def test_an_image_file_is_read_again_only_if_it_has_changed(tmp_path: Path, monk
         assert [asked(60), asked(60)] == [(other, 1), (other, 0)]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_a_note_in_a_folder_of_another_user_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    image = tmp_path / "train.sif"
+    image.write_bytes(b"an image")
+    monkeypatch.setattr(runtimes.time, "time", lambda: image.stat().st_ctime + 60)
+    digest = runtimes.known_digest(str(image))
+    (note,) = (tmp_path / ".fleet/images").iterdir()
+    note.write_text(note.read_text().replace(digest, "0" * 64))
+    assert runtimes.known_digest(str(image)) == "0" * 64
+    os.chown(tmp_path / ".fleet", 12345, 12345)
+    assert runtimes.known_digest(str(image)) == digest
+
+
 def test_argv_of_each_runtime() -> None:
     lines = [
         " ".join(runtimes.argv(name, f"/bin/{name}", what, image="train:1", file="/x.tar", id=ID))

@@ -87,7 +87,11 @@ def known_digest(file: str) -> str:
     """Returns the sha256 of an image file. It is kept with the file's version, as reading an image takes long."""
     key = hashlib.sha256(encode("%s %s" % (NODE, os.path.realpath(file)))).hexdigest()
     info, note = os.stat(file), below_home(IMAGES, key + ".json")
-    version, kept = version_of(info), read_json(note)
+    version = version_of(info)
+    kept: dict[str, Any] = {}
+    with suppress(OSError, Refused):  # it may be another user's folder
+        own_home(IMAGES)
+        kept = read_json(note)
     if kept.get("version") != version or "digest" not in kept:
         kept = {"version": version, "digest": file_digest(file)}
         if version_of(os.stat(file)) == version and time.time() - info.st_ctime > SETTLED:
