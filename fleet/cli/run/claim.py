@@ -13,9 +13,11 @@ import click
 
 from fleet.cli.line.line import settings_of
 from fleet.cli.screen.output import inform
-from fleet.errors import FleetError, Interrupted
+from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, Interrupted
 from fleet.sources import INVENTORY, SOURCES
 from fleet.transport.base import JobEnd
+
+FINAL = EXIT_OK, EXIT_INTERRUPTED  # a run that ended well, or that its user ended, does not begin again
 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    if attempt and code:  # its user has put the job of a run that failed back
+    if attempt and code not in (None, *FINAL):  # its user has put the job of a run that failed back
         with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
             (runs_dir / run / SUMMARY).unlink()
     elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still

@@ -38,6 +38,7 @@ RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGN
 FORMAT = "%i|%T|%S|%o|%r"
 PARSABLE = re.compile("[0-9]+(;[A-Za-z0-9_.-]+)?")
 RANGE = re.compile("([0-9]+)(?:-([0-9]+))?")
+AMBIGUOUS = {2, 6, 7, 8, 9, 11, 15, 127}  # common exit codes, and so are those that are 128 more
 MOST_TASKS = 4_000_001  # the most tasks that Slurm allows in an array
 SOUGHT_SECONDS, PAUSE_SECONDS = 60.0, 3.0  # how long, and how often, an unconfirmed job is looked for
 # part of sbatch's message -> the hint
@@ -168,7 +169,7 @@ class SlurmQueue(Queue):
             lines = _by_number(answer, 3)
             for job in left:
                 rows = [line.split("|", 3) for line in lines.get(_id(job[0]), ())]
-                ends = [_coded(standing(row[1]), row[2]) for row in rows if row[3] == _job_name(job[1])]
+                ends = [_coded(standing(row[1]), row[2], not which) for row in rows if row[3] == _job_name(job[1])]
                 if ends and ends[-1].state is State.OVER:  # accounting that shows it as running has missed its end
                     found[job] = ends[-1]
             left = [job for job in left if job not in found]
@@ -293,8 +294,12 @@ def _with_code(job: str, found: Standing) -> Standing:
     return _coded(found, shown["ExitCode"]) if "ExitCode" in shown else Standing(State.UNKNOWN)
 
 
-def _coded(found: Standing, code: str = "") -> Standing:
-    """Returns the state with Slurm's exit code, such as "1:0". After a signal its first number is 0, and is ignored."""
+def _coded(found: Standing, code: str, is_short: bool = False) -> Standing:
+    """Returns the state with Slurm's exit code, such as "1:0". After a signal its first number is 0, and is ignored.
+    is_short: it is sacct's, which shows 130 as 2: it is not known then."""
     status = code.partition(":")[0]
-    own = found.name == "FAILED" and status.isdecimal() and 0 < int(status) < 256
-    return replace(found, code=int(status)) if own else found
+    if found.name != "FAILED" or not status.isdecimal() or not 0 < int(status) < 256:
+        return found
+    if is_short and int(status) in AMBIGUOUS:
+        return replace(found, reason=f"exit code {status} or {int(status) + 128}, sacct shows both alike")
+    return replace(found, code=int(status))

@@ -78,9 +78,8 @@ class Stopping:
         if not self.gang.by_hand:
             return record.grace
         # the user's own --grace holds for a batch system's stop: the job was submitted with it
-        own = (
-            record.about["stop_grace"] == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
-        )
+        by = self.gang.end["by"] if self.gang.end is not None else None
+        own = record.about["stop_grace"] == record.grace and by in ("queue", "stop")
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
@@ -207,7 +206,7 @@ class Stopping:
 
 
 def _meant(over: JobEnd | None) -> Verdict:
-    return run_end("queue", over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
+    return run_end(over.by, over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
 
 class Witness:

@@ -18,12 +18,14 @@ from fleet.answers.run_start_events import Submitted
 from fleet.answers.runs import RunSummary
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError, HostFailed, UsageError
 from fleet.model import Report
+from fleet.node.base.locks import HELD
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import run_end
-from fleet.ops.run.kept.documents import SUMMARY, read_object, stored
+from fleet.ops.run.kept.documents import RUN, SUMMARY, RunState, read_object, stored
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.local import LocalRun, meant, names
 from fleet.ops.run.kept.reader import events_of
+from fleet.protocol.state import WRITER
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
@@ -166,8 +168,8 @@ def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -
         text = f"job {job} is over, and its queue does not know any more how it ended{more}"
     elif code == EXIT_OK:
         text = f"job {job} ended well ({name}), and its folder does not show the run"
-    elif code == EXIT_INTERRUPTED:
-        text = f"job {job} was cancelled before a rank ran"
+    elif name == "CANCELLED":
+        text = f"job {job} was cancelled{'' if (folder / RUN).exists() else ' before a rank ran'}"
     if code != EXIT_OK:
         fault = HostFailed(text, hint=f"fleet logs {folder.name}", kind="ended" if name else "unknown")
         error = {**fault.as_json(), "message": str(fault)}
@@ -177,8 +179,13 @@ def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -
 
 
 def keep_end(path: Path, report: Report) -> None:
-    """Records the end that a queue reports for a run without one, unless the end is not known, or another process holds
-    the run's folder."""
+    """Records the end that a queue reports for a run without one, unless the end is not known. Raises ConnectError if a
+    process still leads the run: a slurmctld that was restarted may have forgotten that its job began."""
+    is_led = RunState(path).followed  # read first: the leader writes the summary before it releases the lock
+    # without locks on the file system, it is not known whether a process of another machine lives
+    if is_led and "exit_code" not in read_object(path / SUMMARY) and not (path / f"{WRITER}{HELD}").exists():
+        text = f"run {path.name} goes on, though its job is over for its queue: a process still leads it"
+        raise ConnectError(text, hint="'fleet runs' shows when it has ended", kind="unknown")
     if report.read(RunSummary).end is not None:
         _keep(path, report, 0.0, lambda: "exit_code" in read_object(path / SUMMARY))
 
