@@ -118,8 +118,9 @@ class SlurmQueue(Queue):
                 if (job := self.find(script, *waits)) is not None:
                     return job
             if last:
-                text = f"Slurm has not confirmed the job, which may run all the same: {why}"
-                raise ConnectError(text, kind="unknown")
+                raise ConnectError(
+                    f"Slurm has not confirmed the job, which may run all the same: {why}", kind="unknown"
+                )
             cancel.wait(PAUSE_SECONDS)
 
     def find(self, script: Path, cancel: Cancel | None = None, seconds: float = ASK_SECONDS) -> str | None:
@@ -183,12 +184,13 @@ class SlurmQueue(Queue):
 
     def _scancel(self, job: str, script: Path, stderr: Sequence[str]) -> None:
         self.check(job, script)
-        answer = ask_slurm(["scancel", *naming.where(naming.cluster_of(job)), *stderr])
-        output_of(answer, f"job {naming.number(job)} is not cancelled, as far as is known")
+        argv = ["scancel", *naming.where(naming.cluster_of(job)), *stderr]
+        output_of(ask_slurm(argv), f"job {naming.number(job)} is not cancelled, as far as is known")
 
     def requeue(self, job: str) -> None:
-        answer = ask_slurm(["scontrol", "requeue", job])
-        output_of(answer, f"job {job} is not put back into the queue, as far as is known")
+        output_of(
+            ask_slurm(["scontrol", "requeue", job]), f"job {job} is not put back into the queue, as far as is known"
+        )
 
     def check(self, job: str, script: Path) -> None:
         answer = ask_slurm(["scontrol", "show", "job", "-o", naming.number(job), *naming.where(naming.cluster_of(job))])

@@ -181,9 +181,10 @@ def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -
 def keep_end(path: Path, report: Report) -> None:
     """Records the end that a queue reports for a run without one, unless the end is not known. Raises ConnectError if a
     process still leads the run: a slurmctld that was restarted may have forgotten that its job began."""
-    is_led = RunState(path).followed  # read first: the leader writes the summary before it releases the lock
-    # without locks on the file system, it is not known whether a process of another machine lives
-    if is_led and "exit_code" not in read_object(path / SUMMARY) and not (path / f"{WRITER}{HELD}").exists():
+    # in this order: the leader writes the summary before it releases the lock. Where the file system has no locks, it
+    # is not known whether a process of another machine lives
+    is_open = RunState(path).followed and "exit_code" not in read_object(path / SUMMARY)
+    if is_open and not (path / f"{WRITER}{HELD}").exists():
         text = f"run {path.name} goes on, though its job is over for its queue: a process still leads it"
         raise ConnectError(text, hint="'fleet runs' shows when it has ended", kind="unknown")
     if report.read(RunSummary).end is not None:
