@@ -271,7 +271,9 @@ class Ground:
             self.lab.sh(self.host, "timeout 20 scancel --me; true")
         else:
             signal = "KILL" if case.way == "killed" else "INT"
-            self.lab.sh(self.host, f"kill -{signal} $({which}); true")
+            # not while Python itself starts, of which no line is fleet's: that takes seconds on a busy machine
+            begun = "until grep -qs lib-dynload /proc/$pid/maps || ! [ -e /proc/$pid ]; do sleep 0.1; done"
+            self.lab.sh(self.host, f"for pid in $({which}); do {begun}; kill -{signal} $pid; done; true")
 
     def close(self) -> None:
         self.healer.kill()
