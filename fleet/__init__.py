@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`open` and its like, imported when they are requested: all else of fleet is imported by way of this module."""
+    """Imports `open` and the other names of the API at their first use: an import of any module of fleet runs this
+    file."""
     if name in ("api", "open", "reopen", "report", "runs"):
         api = import_module("fleet.api")
         return api if name == "api" else getattr(api, name)

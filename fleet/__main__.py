@@ -6,7 +6,7 @@ import signal
 
 
 def interrupted(*_: object) -> None:
-    """Ctrl-C while nothing has begun: Python would show what it was importing."""
+    """Ends the program on Ctrl-C before a verb begins. Python would show the traceback of an import."""
     os.write(2, b"interrupted\n")
     os._exit(130)
 

@@ -102,8 +102,8 @@ def as_one(
 ) -> FleetError:
     """Returns the error that refuses a verb as a whole: the first host's cause, with all hosts that share it.
 
-    Emits the other causes as notices; JSON has an `event` for each host. more: the consequence, as text. names:
-    all hosts, where not each has an error."""
+    Emits the other causes as notices; JSON has an `event` for each host. more: the consequence, as text. names: all
+    hosts of the verb, also those without an error."""
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:

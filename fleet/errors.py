@@ -24,8 +24,8 @@ from fleet.protocol.codes import EXIT_USAGE as EXIT_USAGE
 
 
 class Reason(str):
-    """A text that knows its cause: `template`, in which {name} is what differs from host to host, and those
-    `details`. By itself it is the whole text; hosts of one cause are reported together by it (rules/causes.py)."""
+    """A text that knows its cause. template: the text with {name} for each part that differs from host to host.
+    details: these parts, by name. rules/causes.py reports hosts with an equal template together."""
 
     template: str
     details: Mapping[str, str]
@@ -70,17 +70,16 @@ _NUMBERS = re.compile(f"{_NUMBER}(?:, {_NUMBER})*")
 
 
 def fill(template: str, details: Mapping[str, str]) -> str:
-    """The template with its details; safe whatever either holds."""
+    """Returns the template with its details; safe for any text in either."""
     return re.sub(r"\{(\w+)\}", lambda match: details.get(match[1], match[0]), template)
 
 
 class FleetError(Exception):
     """Base of all errors fleet raises on purpose.
 
-    message: what went wrong, one line; a Reason where it names what is the host's own. where: "FILE:LINE" or
-    None. host: the inventory name or None.
-    hint: the next step, one line, or None. kind: a stable name for JSON.
-    hosts: where a verb was refused as a whole, what was wrong with each of its hosts (None: nothing).
+    message: what went wrong, one line; a Reason if parts of it differ from host to host. where: "FILE:LINE" or
+    None. host: the inventory name or None. hint: the next step, one line, or None. kind: a stable name for JSON.
+    hosts: for a verb that was refused as a whole: host -> its error, None if the host was fit.
     """
 
     exit_code: ClassVar[int] = EXIT_INTERNAL
@@ -115,7 +114,7 @@ class FleetError(Exception):
         return ": ".join([*parts, self.message])
 
     def but(self, **changes: Any) -> FleetError:
-        """The same error, with some of its attributes changed."""
+        """Returns a copy of the error with some attributes changed."""
         other = copy.copy(self)
         other.__dict__.update(changes)
         return other
@@ -143,7 +142,7 @@ class InventoryError(FleetError, exit_code=EXIT_INVENTORY, kind="inventory"):
 
 
 class NoInventory(InventoryError):
-    """None is named, and none is where it would be found (exit 121)."""
+    """No inventory was given, and no file is at the default paths (exit 121)."""
 
 
 class ConnectError(FleetError, exit_code=EXIT_CONNECT, kind="unreachable"):
@@ -155,11 +154,11 @@ class ConnectError(FleetError, exit_code=EXIT_CONNECT, kind="unreachable"):
 
 
 class Silent(ConnectError):
-    """A host that was reached, and from which nothing has come for so long that it counts as lost."""
+    """A host was reached, and then sent nothing for so long that it counts as lost."""
 
 
 class ProtocolError(ConnectError):
-    """A node that was reached and then sent what no program of fleet sends."""
+    """A node was reached, and sent a message that no program of fleet sends."""
 
     def __init__(self, what: str, host: str | None = None) -> None:
         super().__init__(
@@ -180,8 +179,8 @@ class PreflightError(FleetError, exit_code=EXIT_PREFLIGHT, kind="preflight"):
 
 
 class Occupied(PreflightError):
-    """Live runs have the hosts, and nothing else is wrong with them. It ends once these runs have ended. held: (host,
-    run) of each. may_run: a part of what was to start may have begun, and is not known to be stopped."""
+    """Live runs use the hosts, and no other finding refuses them; a launch may wait for the end of these runs. held:
+    (host, run) of each. may_run: a part of the refused run may have started, and its stop is not confirmed."""
 
     held: frozenset[tuple[str, str]] = frozenset()
     may_run = False
@@ -196,7 +195,7 @@ class HostFailed(FleetError, exit_code=EXIT_HOST_FAILED, kind="failed"):
 
 
 class LabError(FleetError, exit_code=EXIT_HOST_FAILED, kind="lab"):
-    """The lab cannot be had, or cannot do what was requested (exit 1)."""
+    """The lab cannot be made, or cannot do what was requested (exit 1)."""
 
 
 class LimitError(FleetError, kind="limit"):

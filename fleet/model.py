@@ -1,4 +1,5 @@
-"""The nouns: frozen dataclasses, and little else. The order of Inventory.hosts is the node-rank order."""
+"""Defines the values that all of fleet uses, as frozen dataclasses. The order of Inventory.hosts is the node-rank
+order."""
 
 from __future__ import annotations
 
@@ -66,15 +67,16 @@ class Inventory:
         return tuple(h.name for h in self.hosts)
 
     def host(self, name: str) -> Host:
-        """The host of that name; KeyError when there is none."""
+        """Returns the host of that name. Raises KeyError if there is none."""
         return {host.name: host for host in self.hosts}[name]
 
     def only(self, hosts: Iterable[Host]) -> Inventory:
-        """The same with these of its hosts alone; a jump host may be among the others."""
+        """Returns the inventory with only these hosts selected. The others stay as `unselected`: a jump host may be
+        one."""
         return replace(self, hosts=tuple(hosts), unselected=self.hosts + self.unselected)
 
     def env_for(self, host: Host) -> dict[str, str]:
-        """Inventory-wide variables with the host's own laid over them."""
+        """Returns a host's variables: the inventory's, overridden by the host's own."""
         return {**self.env, **host.env}
 
 
@@ -124,7 +126,7 @@ LARGE_TEXT = 1 << 16
 
 @dataclass(frozen=True)
 class Text:
-    """Text in a document that is too large to be held as one; str(...) of it, or its pieces as it is iterated."""
+    """Holds a text of a document that is too large for memory. str() returns it whole; iteration yields its pieces."""
 
     data: bytes | Spooled
 
@@ -156,15 +158,15 @@ class Answering:
             object.__setattr__(self, "data", {} if isinstance(self.answer, Inside) else plain(self.answer))
 
     def read(self, kind: type[A]) -> A:
-        """The answer, as that dataclass. ValueError: it is none."""
+        """Returns the answer. Raises ValueError if it is not of that class."""
         return self.answer if isinstance(self.answer, kind) else from_json(kind, self.data)
 
 
 @dataclass(frozen=True)
 class Result(Answering):
     """Holds what became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON,
-    `answer` the dataclass that it is made of. An output that is too large to keep in memory is Spooled: bytes(...)
-    returns it whole, iteration its pieces."""
+    `answer` the dataclass that it is made of. An output that is too large for memory is Spooled: bytes() returns it
+    whole, iteration yields its pieces."""
 
     host: str
     ok: bool
@@ -212,7 +214,7 @@ class Report(Answering):
 
 
 def exit_code_of(results: tuple[Result, ...]) -> int:
-    """One exit code for many hosts: fleet's own error codes first, then the largest remote status.
+    """Returns one exit code for many hosts: the code of an error of fleet's own, else the largest remote status.
 
     Never 0 when any host failed. 122 beats 124 beats the rest, so that an unreachable host is never hidden.
     """

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fleet.best_effort import best_effort
 from fleet.errors import UsageError
 from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, reach
 from fleet.node.base.errors import Refused, closing, on_os_error
@@ -54,7 +55,7 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 def given_folder(path: Path, option: str, *, make: bool = True, mode: int = 0o777) -> None:
     """Checks a folder that fleet writes to. make: creates it if it is missing. option, errors: as for own_folder()."""
-    refusing = _refusing(f"take it away, mend its owner or mode, or name another folder with {option}")
+    refusing = _refusing(f"remove it, mend its owner or mode, or name another folder with {option}")
     with refusing, closing(reach(os.fsencode(path.absolute()), make, mode)) as fd:
         check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
 
@@ -162,7 +163,7 @@ def own_file(path: Path, hint: str) -> Path:
 def home(place: Path, *names: str) -> Path:
     """Returns the folder .fleet below `place`, or one below that. Creates it with mode 0700 if it is missing. Raises
     UsageError if it is another user's; OSError."""
-    with _refusing(f"take it away, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
+    with _refusing(f"remove it, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
         return Path(own_home(*names, home=str(place)))
 
 
@@ -171,7 +172,8 @@ def seal(*values: object) -> str | None:
     missing. Returns None without a home, or if the values are nested too deep."""
     import hmac  # it takes 4 ms, and most commands seal nothing
 
-    try:
+    # without a home, or with another user's; RecursionError is a RuntimeError
+    with best_effort("seal what is recorded by the key in ~/.fleet", (OSError, UsageError, RuntimeError)):
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
         with open(home(Path.home()) / KEY, "a+b", opener=private) as file, alone(file.fileno()):
             file.seek(0)
@@ -183,9 +185,8 @@ def seal(*values: object) -> str | None:
                 file.flush()  # before the next one has the lock
             if foreign(Path(file.name), os.fstat(file.fileno())) is not None:
                 return None
-    except (OSError, UsageError, RuntimeError):  # no home, or another user's; RecursionError is a RuntimeError
-        return None
-    return hmac.new(key, text.encode(), "sha256").hexdigest()
+        return hmac.new(key, text.encode(), "sha256").hexdigest()
+    return None
 
 
 def is_seal(given: object, *values: object) -> bool:

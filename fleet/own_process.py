@@ -1,4 +1,4 @@
-"""How fleet starts Python programs of its own: none of them imports anything from the current folder."""
+"""Starts fleet's own Python programs. None of them imports anything from the current folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def own_process(
 ) -> subprocess.Popen[bytes]:
     """Returns a new process, in a session of its own, that calls `function` ("module:name") with `spec`.
 
-    spec: JSON; it goes through a pipe, so that no argv and no environment shows it. path: folders that come after
-    this process's own in sys.path. The current folder is / and is in no sys.path. OSError where no process starts.
+    spec: JSON; it goes through a pipe, so that no argv and no environment shows it. path: folders that come after this
+    process's own in sys.path. The process's current folder is /, and is not in its sys.path. Raises OSError if it
+    cannot be started.
     """
     here = os.getcwd()
     known = [entry for entry in sys.path if os.path.isabs(entry) and entry != here]

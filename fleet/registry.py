@@ -1,5 +1,4 @@
-"""Things by name, loaded when they are requested: fleet's own, a line each, and those that other packages name as entry
-points."""
+"""Loads things by name, on request: fleet's own, a line each, and those that other packages name as entry points."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """what: what they are, in messages. kind: the class that each is an instance of, or a subclass to be made without
-    arguments; `type` where they are classes that another package makes. own: name -> "module:attribute". group: of the
-    entry points by which other packages add to them.
+    """Holds things by name. what: their noun in messages. kind: the class of which each is an instance, or a subclass
+    that is called without arguments; `type` if they are classes that the caller instantiates. own: name ->
+    "module:attribute". group: of the entry points by which other packages add to them.
 
-    Which other packages there are is looked up only where it matters, since that takes about 40 ms: for a name that is
-    not fleet's own, and for all names. A package that cannot be loaded affects no other."""
+    Other packages are looked up only for a name that is not fleet's own, and for a list of all names: it takes 40 ms. A
+    package that cannot be loaded affects no other."""
 
     what: str
     kind: type[Any]
@@ -32,8 +31,8 @@ class Registry(Generic[T]):
 
     @cached_property
     def others(self) -> dict[str, EntryPoint]:
-        """Returns the entries of other packages. A name of fleet's own stays fleet's, and the first package of two has
-        a name."""
+        """Returns the entries of other packages. A name of fleet's own stays fleet's. If two packages have a name, the
+        first one keeps it."""
         from importlib.metadata import entry_points
 
         found: dict[str, EntryPoint] = {}
@@ -47,7 +46,7 @@ class Registry(Generic[T]):
         return (*self.own, *sorted(self.others))
 
     def get(self, name: str) -> T:
-        """The one of that name. UsageError when there is none, or the package that it comes from is broken."""
+        """Returns the thing of that name. Raises UsageError if there is none, or if its package is broken."""
         if name in self.own:
             module, _, attribute = self.own[name].partition(":")
             return self._made(getattr(importlib.import_module(module), attribute))
@@ -60,7 +59,7 @@ class Registry(Generic[T]):
             raise self.broken(point, error) from error
 
     def broken(self, point: EntryPoint, error: BaseException) -> UsageError:
-        """The error for what another package has, and raises `error`."""
+        """Returns the error for an entry of another package whose import raised `error`."""
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "another package"
         return UsageError(
             f"{self.what} '{point.name}' of {package} cannot be loaded: {type(error).__name__}: {error}",

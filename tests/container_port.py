@@ -107,10 +107,17 @@ class Port:
         return [what for each, _, what in self.events if each == kind]
 
     def member(self, host: str = "a", address: str = "127.0.0.1") -> Line:
-        """One that takes part."""
-        line = dial(address, self.port, self.secret, {"host": host}, 20.0, lambda text: None, CLOCK)
-        self.opened.append(line)
-        assert line.receive(20.0) == {"begin": 1}
+        """One that takes part. Like a container's part, it dials again if the server drops it before it is admitted."""
+
+        def admitted() -> Line | None:
+            line = dial(address, self.port, self.secret, {"host": host}, 20.0, lambda text: None, CLOCK)
+            self.opened.append(line)
+            with contextlib.suppress(OSError):
+                assert line.receive(20.0) == {"begin": 1}
+                return line
+            return None
+
+        line: Line = until(admitted, 60)
         return line
 
     def stranger(self, source: str = "127.0.0.1") -> socket.socket:

@@ -71,7 +71,7 @@ class Advised(RunEvent, event="advice"):
 
 @dataclass(frozen=True, kw_only=True)
 class Stalled(RunEvent, event="stalled"):
-    """no rank has written anything for as long as --stall-timeout: `seconds`, `ranks` (that run)"""
+    """no rank has written anything for the time of --stall-timeout: `seconds`; `ranks`: those that run"""
 
     seconds: float
     ranks: Sequence[int]
@@ -113,7 +113,7 @@ class Dropped(Remark, event="dropped"):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Remark, event="resumed"):
-    """it is back"""
+    """the connection to a node is back"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Blocked(Remark, event="blocked"):
 
 @dataclass(frozen=True, kw_only=True)
 class Unblocked(Remark, event="unblocked"):
-    """it does again"""
+    """this machine's disk takes logs again"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Full(RunEvent, event="full"):
 
 @dataclass(frozen=True, kw_only=True)
 class Room(RunEvent, event="room"):
-    """there is room again"""
+    """a node's disk has room again"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Lost(RunEvent, event="lost"):
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownNode(RunEvent, event="unknown"):
-    """a node is silent, and who only looks on ends nothing for that: `kind` of the error"""
+    """a node is silent; this process only watches the run, and so ends nothing: `kind` of the error"""
 
     kind: str
 
@@ -175,7 +175,7 @@ class Away(RunEvent, event="away"):
 
 @dataclass(frozen=True, kw_only=True)
 class Back(RunEvent, event="back"):
-    """that node takes part again: `attempt` of its part of the run"""
+    """a node that was away takes part again: `attempt` of its part of the run"""
 
     attempt: int
 
@@ -217,7 +217,8 @@ class LeftOut(RunEvent, event="left-out"):
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt(Begun, event="attempt"):
-    """they have been: `attempt`, `master`, `world_size`, `first_ranks`, `started` (when the run was)"""
+    """all ranks have been started again: `attempt`, `master`, `world_size`, `first_ranks`, `started` (when the run
+    was)"""
 
     attempt: int
     master: str
@@ -225,7 +226,7 @@ class Attempt(Begun, event="attempt"):
 
 @dataclass(frozen=True, kw_only=True)
 class NoRestart(RunEvent, event="no-restart"):
-    """they could not be"""
+    """all ranks were to be started again, and could not be"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +246,7 @@ class Stays(RunEvent, event="stays"):
 
 @dataclass(frozen=True, kw_only=True)
 class Superseded(RunEvent, event="superseded"):
-    """another process, elsewhere, leads the run now; this one only looks on"""
+    """a process on another machine leads the run now; this one only watches it"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from fleet.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class Version(RunEvent, event="version"):
-    """the first: `version` of these events, `fleet`'s own"""
+    """the first event: `version` of these events, `fleet`: the version of fleet"""
 
     version: int = PROTOCOL
     fleet: str = __version__
@@ -22,9 +22,9 @@ class Version(RunEvent, event="version"):
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted(RunEvent, event="submitted"):
-    """a batch system will start it: `on` (as `--on` has it), `job` (its number there; empty if it is not confirmed),
-    `by`, `script`, `logs`, `asked` (the queue's options, for `--again`); `seal` (shows that the user's own fleet made
-    the request)"""
+    """a batch system will start the run: `on` (as `--on` has it), `job` (its number there; empty if it is not
+    confirmed), `by`, `script`, `logs`, `asked` (the queue's options, for `--again`); `seal` (shows that the user's own
+    fleet made the request)"""
 
     on: str
     job: str
@@ -37,8 +37,8 @@ class Submitted(RunEvent, event="submitted"):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(RunEvent, event="waiting", place=STREAM):
-    """its job waits in the queue: `job`, `state` and `reason` as the queue names them, `begins` (when that is
-    expected, or null)"""
+    """the job of the run waits in the queue: `job`, `state` and `reason` as the queue names them, `begins` (when that
+    is expected, or null)"""
 
     job: str
     state: str
@@ -80,8 +80,8 @@ class Running(Begun, event="running"):
 
 @dataclass(frozen=True, kw_only=True)
 class Attached(Begun, event="attached"):
-    """a head follows it that did not start it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
-    `started` (when), `lease`, `leads` (else it only looks on), `attempt` where it is not the first"""
+    """a head that did not start the run follows it: `version`, `engine`, `world_size`, `first_ranks`, `logs`, `state`,
+    `started` (when), `lease`, `leads` (else it only watches), `attempt` where it is not the first"""
 
     version: int = PROTOCOL
     engine: str | None = where_known()

@@ -202,7 +202,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class RunStopped:
-    """Names a stopped run. restartable: it could have been started again, until now."""
+    """Names a stopped run. restartable: another attempt might have followed without this stop."""
 
     run: str
     restartable: bool | None = where_known()

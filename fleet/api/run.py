@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Generic
 
 from fleet.background import background
+from fleet.best_effort import best_effort
 from fleet.codec import T
 from fleet.errors import FleetError, PreflightError
 from fleet.events import Emit, Event, Output
@@ -32,7 +33,7 @@ class Task(Generic[T]):
             try:
                 return work(runtime)
             finally:
-                with suppress(OSError):  # a connection failed to close after the work was done
+                with best_effort("close the connections"):
                     at_end()
 
         self._cancel, self.future = runtime.cancel, background("fleet", do)
@@ -83,8 +84,8 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Returns the run's id. Its logs are in RUNS_DIR/ID on this machine."""
-        return str(self.plan.describe()["run"])
+        """Returns the run's id; "" for a verb without one. Its logs are in RUNS_DIR/ID on this machine."""
+        return str(getattr(self.plan, "run_id", ""))
 
     def _put(self, event: Event) -> None:
         if isinstance(event, Output):

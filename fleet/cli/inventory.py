@@ -8,12 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from fleet.best_effort import best_effort
 from fleet.cli.line.command import ONLY_LOOKS
 from fleet.cli.line.line import settings_of, the_line
 from fleet.cli.screen import terminal
@@ -163,7 +163,7 @@ def _tokens_in(file: str | int) -> Sequence[str]:
         raise FieldError(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
     tokens = [token for line in text.splitlines() for token in line.partition("#")[0].split()]
     if not tokens:
-        raise FieldError("no host stands there")
+        raise FieldError("it names no host")
     return tokens
 
 
@@ -173,7 +173,7 @@ def keep_failed(names: Sequence[str]) -> None:
     line = the_line()
     if line.inventory is None or getattr(line.command, "interrupted", None) == ONLY_LOOKS:
         return
-    with suppress(OSError, UsageError, RuntimeError):  # without a home folder of ours, nothing is recorded
+    with best_effort("record the failed hosts for @failed", (OSError, UsageError, RuntimeError)):
         place = _place(line.inventory.source)
         if names:
             home(Path.home(), place.parent.name)
@@ -201,7 +201,7 @@ def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
 
     kept, wrong = load()
     if wrong:
-        raise FieldError(wrong, "'fleet check' writes it anew, of what the hosts have now")
+        raise FieldError(wrong, "'fleet check' writes it again, from what the hosts have now")
     return unfit(kept, scope or scope_of(source))
 
 

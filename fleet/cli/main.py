@@ -18,9 +18,10 @@ from typing import Any
 
 import click
 
+from fleet.best_effort import left_out
 from fleet.cli.line import hints
 from fleet.cli.line.command import SETTINGS, VerbGroup
-from fleet.cli.line.line import Line, running, settings_of, the_line
+from fleet.cli.line.line import Line, Settings, running, settings_of, the_line
 from fleet.cli.line.options import common_options, spelled_out
 from fleet.cli.line.verbs import VERB_GROUPS, VERBS
 from fleet.cli.screen.terminal import colored
@@ -143,7 +144,20 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
     """Runs one fleet command line in this process, also a playbook's step. Returns the exit code. typed: a user typed
     it, and may get reminders."""
     with running(Line(("fleet", *argv), cli, by_itself=typed)) as line:
-        return _run(argv, line)
+        try:
+            return _run(argv, line)
+        finally:
+            show_left_out(line.settings)
+
+
+def show_left_out(settings: Settings) -> None:
+    """Prints with -v, in a line, what could not be done that the command did without."""
+    left = left_out()
+    if left and settings.verbose and not settings.json:
+        from fleet.cli.screen.output import clean, inform
+
+        what = "1 thing was" if len(left) == 1 else f"{len(left)} things were"
+        inform(clean(f"{what} left out: {'; '.join(f'could not {it}: {why}' for it, why in left.items())}"))
 
 
 def _run(argv: Sequence[str], line: Line) -> int:

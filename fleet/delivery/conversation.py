@@ -187,7 +187,7 @@ class Answers:
         excluded = sorted(self._tree.excluded(items))
         if not self._request.delete_excluded or not excluded:
             return excluded
-        text = f"deletes what is left out here, as far as it is as delivered: {few(excluded)}"
+        text = f"deletes excluded files that are unchanged since their delivery: {few(excluded)}"
         if text not in self._shown:  # once for all hosts
             self._emit(Notice("warning", text))
         self._shown.add(text)

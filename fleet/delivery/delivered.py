@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fleet import own
+from fleet.best_effort import best_effort
 from fleet.delivery.source_id import ids_around
 from fleet.delivery.tree import Tree
 from fleet.errors import UsageError
@@ -67,13 +68,13 @@ def note(source: Source, tree: Tree) -> None:
     with suppress(*BROKEN):
         if new.items() <= _read(source["id"])[0].items():
             return
-    with suppress(OSError, UsageError):
+    with best_effort("keep the list of the files that were sent", (OSError, UsageError)):
         folder = own.home(Path.home(), DELIVERIES)
         if len(tree.packed) < MOST_BYTES:
             line = json.dumps({**new, "at": time.time()}).encode() + b"\n"
             replace_file(bytes(_file(source["id"])), line + tree.packed, 0o600)
         else:
-            _file(source["id"]).unlink()  # an older file does not hold the last delivery
+            _file(source["id"]).unlink(missing_ok=True)  # an older file does not hold the last delivery
         for old in sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)[MOST:]:
             old.unlink()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from fleet import own
+from fleet.best_effort import best_effort
 from fleet.model import Host
 from fleet.protocol.state import HOME
 
@@ -51,5 +51,5 @@ def note_password_file(path: str) -> None:
     """Records the path of a password file, so that no later sync sends it."""
     real = os.path.realpath(path)
     if real not in own.lines_of(Path.home() / HOME / PASSWORD_FILES) and "\n" not in real:
-        with suppress(OSError):  # a home that cannot be written
+        with best_effort("record the password file, which no sync may send"):
             own.add_line(Path.home(), PASSWORD_FILES, real, MOST_NOTED)

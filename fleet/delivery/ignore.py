@@ -26,8 +26,8 @@ UNLISTED = "git does not list it"
 class SourceRules:
     """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
     folders such as .ssh, too. held_back: kind of file that was held back -> its paths. sent: private keys that are sent
-    because git tracks them. ignored: paths that patterns exclude; of a folder only its own. outer: the source and the
-    folders above it that lie below the top of its work tree."""
+    because git tracks them. ignored: paths that patterns exclude; for an excluded folder its own path, not those below
+    it. outer: the source and its parents, up to the top of the work tree, without the top."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class SourceRules:
         """Returns what the sending user should know, one line each."""
         found = [
             f"git does not list {at or self.root} ({one.trouble}): fleet reads its ignore files itself, and "
-            "takes no file for one that git tracks"
+            "counts no file as tracked"
             for at, one in self.repositories.items()
             if one.trouble
         ]
         if not MADE_HERE.issuperset(self.held_back):  # caches alone are worth no line
             named = ", ".join(_counted(kind, sorted(paths)) for kind, paths in sorted(self.held_back.items()))
-            found.append(f"not sent unasked: {named}; --all sends it, but for keys and password files")
+            found.append(f"not sent: {named}; --all sends it, except keys and password files")
         if self.sent:
             found.append(f"private keys that git tracks are sent: {few(sorted(self.sent))}")
         return found
@@ -136,7 +136,8 @@ class Rules(NamedTuple):
         return self if repository is self.repository else Rules(source, repository)
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
-        """Returns the rules in a child of the folder, None if the child is left out. Those of a file mean nothing."""
+        """Returns the rules in a child of the folder, None if the child is left out. For a file, any rules mean:
+        sent."""
         if not folder and path in self.repository.tracked and self.source.fleet.empty and not path.endswith(KEY_NAMES):
             return self  # most files; they need not be opened
         found = self.judge(path, folder, child)
@@ -175,11 +176,11 @@ class Rules(NamedTuple):
         if known:
             source.sent += [path] if is_key else []
         elif not folder and path in source.brought:
-            return "fleet does not send a file that get brought unasked"
+            return "fleet does not send a file that get fetched"
         elif not above and (kind := source.kind_held_back(path, folder, is_key, fleets)):
             if child is not None and inner.excluded_because is None:
                 source.held_back.setdefault(kind, []).append(path)
-            return f"fleet does not send a {kind} unasked"
+            return f"fleet does not send a {kind} by default"
         return inner
 
     def _ignored(self, path: str, folder: bool, child: os.DirEntry[str] | None) -> Why | None:
@@ -217,4 +218,4 @@ def missed(root: Path, path: str) -> str | None:
     if name.startswith(("/", "../")) or not os.path.lexists(root / name):
         return None
     why = SourceRules(os.path.realpath(root)).why(name, os.path.isdir(root / name))
-    return why and f"{name} is here and not sent, by {why}; a line '!{name}' in .fleetignore brings it back"
+    return why and f"{name} is here and not sent, by {why}; a line '!{name}' in .fleetignore includes it again"

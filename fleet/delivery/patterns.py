@@ -99,7 +99,7 @@ def _translate(glob: bytes) -> bytes:
             at, members = _members(glob, at)
             parts[-1][1] += b"[" + b"".join(rb"\x%02x" % code for code in members) + b"]" if members else b"(?!)"
         elif token[0] == b"\\":
-            raise ValueError("a backslash with nothing behind it")
+            raise ValueError("a backslash with nothing after it")
         elif kind in ("folders", "deep", "some"):
             deep += [len(parts)] if kind != "some" else []
             parts.append([WILD[kind], b""])

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fleet import own
+from fleet.best_effort import best_effort
 from fleet.delivery.git import NoAnswer, ask
 from fleet.node.base.files import replace_file
 from fleet.node.base.locks import alone
@@ -101,8 +102,9 @@ def marked(root: Path) -> Iterator[str | None]:
     try:
         yield made
     finally:
-        with contextlib.suppress(OSError):
-            (root / mark).rmdir()
+        if made is not None:
+            with best_effort("remove fleet's mark from the source"):
+                (root / mark).rmdir()
 
 
 def _known(root: str) -> str:

@@ -30,7 +30,7 @@ from fleet.rules.units import few
 
 MAX_ENTRIES = 1_000_000
 MAX_LIST = 256 << 20  # characters of names in it
-AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; nothing was switched in"
+AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; no file was replaced"
 CHANGED = "changed"  # kind of the error if a file has changed since it was listed
 READINGS = 3
 
@@ -43,8 +43,9 @@ class Tree:
     -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: those that
     excluded entries, if any. brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links:
     (path, target) of links to files here that are not sent. followed: files that are links here. inodes: path -> inode.
-    grown: files that get longer, of which the listed length is sent. touched: files whose times change, but not their
-    bytes. odd: path -> (listed size, inode, sha256 of that many bytes) of such files, for the next tree."""
+    grown: files that get longer; the part up to the listed size is sent. touched: files whose times change, but not
+    their bytes. odd: such files, for the next tree: path -> (listed size, inode, sha256 of the file up to that
+    size)."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -246,7 +247,7 @@ def links_notice(links: Sequence[tuple[str, str]]) -> str:
 
 
 def grown_notice(paths: Iterable[str]) -> str:
-    return f"sent as far as it was when it was found, as it grows: {few(sorted(paths))}"
+    return f"sent up to the size that it had when it was listed, as it grows: {few(sorted(paths))}"
 
 
 def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
@@ -259,7 +260,7 @@ def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
         part = receive()
         new = part.get("entries", [])
         if part["event"] != "tree" or part["more"] and not new or len(part["allocated"]) > len(new):
-            raise ProtocolError("a list of files was to come", host)
+            raise ProtocolError("it sent no list of files", host)
         entries += new
         allocated |= part["allocated"]
         length += sum(len(entry[0]) + len(entry[5]) for entry in new)

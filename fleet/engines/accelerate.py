@@ -129,7 +129,7 @@ def unread_default_config(env: Mapping[str, str]) -> Iterator[str]:
     cache = env.get("HF_HOME") or f"{env.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     path = Path(cache).expanduser() / "accelerate/default_config.yaml"
     if path.is_file():
-        yield f"accelerate's {path} is not read unasked: --config-file {path} is for all hosts"
+        yield f"accelerate's {path} is not read by default: --config-file {path} is for all hosts"
 
 
 def unsaved(text: str, given: str | None) -> Iterator[str]:

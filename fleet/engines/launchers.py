@@ -49,7 +49,7 @@ REFUSED = {
     "no-ssh-check": (_STARTS, ITSELF),
     "force-multi": (_STARTS, ITSELF),
     "deepspeed-multinode-launcher": (_STARTS, ITSELF),
-    "ssh-port": ("a host's port is its own", "port: in the inventory, or -p behind it in a hostfile"),
+    "ssh-port": ("a host's port is its own", "port: in the inventory, or -p after it in a hostfile"),
     "allow-run-as-root": ("ranks run as the user of their host", ITSELF),
     "venv-script": ("a host's environment is its own", "activate: or python: in the inventory"),
     "autotuning": (

@@ -55,7 +55,7 @@ def refuse(job: Job) -> None:
             f"SCRIPT is a Python script, and {job.script} is none",
             hint=_line(["-i", job.script, *job.args])
             if job.args and name.endswith("ml")
-            else "an inventory stands behind -i, a file that the script reads behind the script",
+            else "an inventory comes after -i, a file that the script reads comes after the script",
         )
     line = launch_arguments([job.script, *job.args])
     if line is not None:
@@ -83,7 +83,7 @@ def refuse_owned(job: Job, arguments: Sequence[str], owned: Mapping[str, str | N
         if option.startswith("--") and name in owned:
             instead = owned[name]
             raise UsageError(
-                f"{option}: fleet itself tells that {job.engine}'s launcher on each node",
+                f"{option}: fleet itself passes that to {job.engine}'s launcher on each node",
                 hint=f"leave it away; fleet's own option is {instead}" if instead else "leave it away",
             )
 

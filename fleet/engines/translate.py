@@ -146,7 +146,7 @@ def each_option(
                 raise UsageError(f"{typed}{value}: {typed} is fleet's own, and has no value", hint=hint)
             own = None
         if own is None and known is None:
-            raise UnknownOption(f"{typed}: no such option there", hint="what is the script's own stands behind it")
+            raise UnknownOption(f"{typed}: no such option there", hint="the script's own options come after it")
         flag = own is False or (own is None and known is not None and not known.takes)
         if flag and glued:
             rest.insert(0, f"-{value}")  # -Hk

@@ -72,7 +72,7 @@ def _deepspeed_line(host: Host, inventory: Inventory) -> str:
             "a DeepSpeed hostfile needs slots",
             host=host.name,
             where=inventory.source,
-            hint="say slots=8 behind it in a hostfile, 'defaults: {slots: 8}' in YAML",
+            hint="write slots=8 after it in a hostfile, 'defaults: {slots: 8}' in YAML",
         )
     values = {**fields_of(host), "devices": _devices(host) or None, "slots": None, "env": None}
     tokens = [host.name, f"slots={host.slots}", *(f"{k}={quote(str(v))}" for k, v in values.items() if v is not None)]
@@ -97,7 +97,7 @@ def _pdsh(inventory: Inventory) -> str:
     """Returns hosts for pdsh -w "$(...)", as a WCOLL file cannot hold users. pdsh splits USER@HOST at the first '@'."""
     for host in inventory.hosts:
         if "@" in (host.user or ""):
-            raise InventoryError(f"pdsh cannot be told the user {host.user}", host=host.name, where=inventory.source)
+            raise InventoryError(f"pdsh cannot be given the user {host.user}", host=host.name, where=inventory.source)
     return ",".join(f"{h.user}@{h.name}" if h.user else h.name for h in inventory.hosts) + "\n"
 
 

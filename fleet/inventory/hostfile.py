@@ -62,7 +62,7 @@ def parse_hostfile(text: str, source: str) -> Inventory:
     for number, name, values, login, left in lines:
         if left:
             entry = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
-            builder.fail(number, f"{shown(' '.join(left))} says nothing about a host", hint=f"leave it out: {entry}")
+            builder.fail(number, f"{shown(' '.join(left))} does not describe a host", hint=f"leave it out: {entry}")
         if login and times[name] > 1:  # log-ins to one address differ in their ports, which the names show
             builder.add_hosts(f"{name}-{values.get('port', 22)}", {"address": name, **values}, number)
         else:
@@ -117,14 +117,14 @@ def _name(token: str) -> tuple[str, dict[str, Any]]:
         host = match["v6"] or match["name"]
         host = host if NAME.match(host) else f"NAME address={host}"  # ::1 is an address, no name
         raise FieldError(
-            f"behind ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
+            f"after ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
             f"{host} port={match['slots'][:6]}; if these are slots: {host} slots={match['slots'][:6]}",
         )
     try:
         return match["v6"] or match["name"], {"slots": slots(match["slots"])}
     except FieldError as error:
         raise FieldError(
-            f"behind ':' stands the number of slots, {error.message}", "MPICH writes gpu1:8; a port is port=22"
+            f"the number after ':' is the number of slots: {error.message}", "MPICH writes gpu1:8; a port is port=22"
         ) from None
 
 
@@ -234,7 +234,7 @@ def _ssh(argv: Sequence[str]) -> Login:
         raise FieldError(f"ssh does not understand it: {error.msg}", _HINT) from None
     login = _login(_bracketed(argv[0]), rest) if argv else None
     if login is None:
-        raise FieldError(f"behind ssh no host stands: {shown(' '.join(argv))}", _HINT)
+        raise FieldError(f"no host follows ssh: {shown(' '.join(argv))}", _HINT)
     left = list[str]()
     for option, value in [*before, *after]:
         if option == "-o":  # Key=value, Key value

@@ -48,7 +48,7 @@ def expand(text: str) -> list[str]:
     """
     parts = [part.strip() for part in _split_commas(text)]
     if "" in parts:
-        raise FieldError(f"{shown(text)}: there is nothing before or behind a comma")
+        raise FieldError(f"{shown(text)}: there is nothing before or after a comma")
     if sum(_count(part) for part in parts) > MAX_HOSTS:
         raise FieldError(f"{shown(text)} stands for more than {MAX_HOSTS} hosts")
     return [name for part in parts for name in _expand_part(part)]

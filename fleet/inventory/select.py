@@ -108,7 +108,7 @@ def _choose(inventory: Inventory, text: str, option: str, given: Given) -> _Choi
                 whole |= set(names if term.operator == "," else ())
                 continue
             if term.operator != ",":
-                raise FieldError(f"devices cannot stand behind '{term.operator}'", "leave devices out with -x gpu1:0,2")
+                raise FieldError(f"devices cannot come after '{term.operator}'", "leave devices out with -x gpu1:0,2")
             # DeepSpeed reads "worker-0:1,1" as [1]
             devices = frozenset(one for part in term.devices.split(",") for one in parse_field("devices", part))
             for name in names:

@@ -38,7 +38,7 @@ def selection(option: str, text: str, known: Container[str]) -> str | None:
     if match and match["user"] and match["user"] not in known:
         here = [name for name in (f"{match['host']}:{match['port']}", match["host"]) if name in known]
         if here:
-            return f"{option} {here[0]}; its user stands in the inventory, user={match['user']}"
+            return f"{option} {here[0]}; its user is in the inventory, user={match['user']}"
         return f"{option} takes hosts of the inventory; {login(text)}"
     parts = text.split(",") if "[" not in text else re.split(r",(?![^\[]*\])", text)
     out = [part.strip()[1:] for part in parts if part.strip().startswith("-") and len(part.strip()) > 1]

@@ -70,5 +70,6 @@ def hosts_text(head: str, names: Mapping[str, str]) -> str:
 
 
 def append_names(pid: int, names: Mapping[str, str]) -> None:
-    """Adds names to /etc/hosts of a running host. It writes inside the host's namespaces, where no link leads out."""
+    """Adds names to /etc/hosts of a running host. It writes inside the host's namespaces: a symbolic link in the host
+    cannot lead to a file of this machine."""
     run(["nsenter", f"--target={pid}", "--all", "tee", "--append", "/etc/hosts"], "\n" + inside(names))

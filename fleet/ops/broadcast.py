@@ -54,7 +54,7 @@ def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) ->
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if not hosts:
         raise UsageError(
-            f"host {inventory.names[0]} has it, no other is selected", hint="say whom to send it: -w HOSTS"
+            f"host {inventory.names[0]} has it, no other is selected", hint="name the hosts that get it: -w HOSTS"
         )
     items = []
     for text in request.data:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fleet.best_effort import best_effort
 from fleet.errors import DeadlineError, HostFailed, Interrupted
 from fleet.events import Notice
 from fleet.node.base.errors import on_os_error
@@ -61,7 +62,7 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
                 )
             held = _lock(path)
     try:
-        with contextlib.suppress(OSError):  # a full disk: then the holder is not reported
+        with best_effort("write which process holds the lock"):
             os.write(held, f"process {os.getpid()}{holder and ', '}{holder}".encode("utf-8", "surrogateescape"))
         yield waited
     finally:
@@ -114,8 +115,8 @@ def recall(note: Path) -> dict[str, Any] | None:
 
 
 def remember(note: Path, value: dict[str, Any]) -> None:
-    """Stores facts, plain values of Python. Ignores a cache that cannot be written."""
-    with contextlib.suppress(OSError):
+    """Stores facts, plain values of Python, if the cache can be written."""
+    with best_effort("write the cache"):
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replace_file(os.fsencode(note), repr(value).encode(), durable=False)
 

@@ -91,7 +91,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
         measured = Measured()
         there = tuple(host for host in plan.hosts if host.name in facts)
         if live and (plan.request.network or plan.request.bench):
-            text = f"nothing is measured beside runs that are live: {', '.join(live)}"
+            text = f"nothing is measured while runs are live: {', '.join(live)}"
             runtime.emit(Notice("warning", text, None, "again when they have ended"))
         else:
             if plan.request.network:

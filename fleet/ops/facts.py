@@ -73,7 +73,7 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
     facts.pop("before", None)  # only the head may add these
     facts.pop("speeds", None)
     if not facts:
-        raise ProtocolError("it told no facts", session.host.name)
+        raise ProtocolError("it sent no facts", session.host.name)
     uncertainty, offset = min(samples, default=(inf, 0.0))
     if uncertainty < inf:
         facts["clock"] = {"offset": round(offset, 6), "uncertainty": round(uncertainty, 6)}

@@ -67,6 +67,11 @@ class RequestPlan(OnHosts, Generic[T]):
     shown: Mapping[str, Any]
     text: str
 
+    @property
+    def run_id(self) -> str:
+        """Returns the run that the request names; "" if it names none."""
+        return str(self.shown.get("run", ""))
+
     def describe(self) -> dict[str, Any]:
         return dict(self.shown)
 

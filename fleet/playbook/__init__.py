@@ -1,4 +1,4 @@
-"""A playbook: a YAML list of fleet's own verbs, checked as a whole before its first step runs.
+"""Describes a playbook: a YAML list of fleet's own verbs, checked as a whole before its first step runs.
 
     - vars: {script: examples/digits.py, password_file: }   # no value: must come from --var
     - name: keys and known hosts

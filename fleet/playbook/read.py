@@ -87,7 +87,7 @@ class _Reader:
         keys = item.pairs
         if "vars" in keys:
             if len(keys) > 1:
-                raise self.fail(item.line, "'vars' stands in a list item of its own")
+                raise self.fail(item.line, "'vars' needs a list item of its own")
             self.declare(keys["vars"])
             return
         verbs = [key for key in keys if key not in STEP_KEYS]

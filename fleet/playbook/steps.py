@@ -1,4 +1,4 @@
-"""The steps of a playbook as values."""
+"""Defines the steps of a playbook as values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fleet.inventory.fields import suggest
 
 @dataclass(frozen=True)
 class Param:
-    """One setting of a verb. flag/value: options, spelled `on` (and `off`); argument: positional."""
+    """Describes an option or argument of a verb. kind: "flag" and "value" are options, typed as `on` (and `off`);
+    "argument" is positional."""
 
     kind: Literal["flag", "value", "argument"]
     on: str = ""
@@ -25,19 +26,19 @@ class Verbs(Protocol):
     """Gives a playbook what it needs of the command line; cli/verbs/play.py implements it."""
 
     def names(self) -> Sequence[str]:
-        """The verbs a step may use."""
+        """Returns the verbs that a step may use."""
 
     def params(self, verb: str) -> Mapping[str, Param]:
-        """Parameters by the name a playbook writes them under; arguments in their order."""
+        """Returns name in a playbook -> parameter of a verb; arguments in their order."""
 
     def validate(self, argv: Sequence[str]) -> None:
-        """UsageError when this command line would be refused."""
+        """Raises UsageError for a command line that fleet would refuse."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """argv: the command line without "fleet". where: "FILE:LINE" of the step. on: its own host selection. number: among
-    all steps of the playbook, from 1 on."""
+    """Describes a step. argv: the command line without "fleet". where: "FILE:LINE" of the step. on: its own host
+    selection. number: among all steps of the playbook, from 1 on."""
 
     argv: tuple[str, ...]
     where: str

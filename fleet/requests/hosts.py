@@ -39,7 +39,7 @@ class Exec(Request):
     def check(self) -> None:
         example = "fleet exec -- nvidia-smi -L"
         if (self.shell is None) == (not self.argv):
-            raise UsageError("give either a command behind '--' or --shell LINE", hint=example)
+            raise UsageError("give either a command after '--' or --shell LINE", hint=example)
         if self.argv and not self.argv[0] or self.shell is not None and not self.shell.strip():
             raise UsageError("the command is empty", hint=example)
         if isinstance(self.stdin, str):
@@ -105,7 +105,7 @@ class SetupSsh(Request):
 
     def check(self) -> None:
         if self.undo and (self.tofu or self.replace_key or self.key_type or not self.mesh):
-            text = "--undo takes away what was added: it goes with neither --tofu, --replace-key, --key-type nor"
+            text = "--undo removes what was added: it goes with neither --tofu, --replace-key, --key-type nor"
             raise UsageError(f"{text} --no-mesh", hint="fleet setup-ssh --undo")
 
     @property

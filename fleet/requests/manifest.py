@@ -12,7 +12,7 @@ from fleet.inventory.secret import has_secret_part, masked_argv
 from fleet.node.container.place import MOST_NODES
 from fleet.requests.request import Request, number
 
-# what a name must leave room for: JobSet gives a pod "-node-0-65535-" and five characters more, within 63
+# a name leaves room for JobSet's suffix of a pod, within 63 characters: "-node-0-65535-" and five more
 LONGEST = 63 - len("-node-0-65535-abcde")
 FOLDER = "/opt/fleet"  # of fleet.pyz in a pod
 MOUNTED = (FOLDER, "/dev/shm")
@@ -34,12 +34,11 @@ FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Request):
-    """Write the objects whose pods each start `command`, a part of the run.
-
-    kind: as --as has it. run: its id. command, args: without a shell. nnodes: pods. ranks: of a node, each with a GPU;
-    "cpu": one a core, without GPUs. env: variables of the run. secret: names of those whose values only the Secret has.
-    max_restarts: after a failure all pods are made again, so often, where `kind` does that. queue: of Kueue. rdma: a
-    resource, and how many of it. volume: claims and where each is mounted. mem, cpus_per_task: as of sbatch."""
+    """Requests a manifest whose pods each start `command`, a part of the run. kind: the value of --as. run: its id.
+    command, args: without a shell. nnodes: pods. ranks: of a node, each with a GPU; "cpu": one a core, without GPUs.
+    env: variables of the run. secret: names of those whose values only the Secret has. max_restarts: how often all pods
+    are made again after a failure, if `kind` can do that. queue: of Kueue. rdma: a resource, and how many of it.
+    volume: claims and where each is mounted. mem, cpus_per_task: as of sbatch."""
 
     kind: str
     run: str
@@ -76,7 +75,7 @@ class Manifest(Request):
         for name, value in self.env.items():
             if masked_argv([pair := f"{name}={value}"]) != [pair] or has_secret_part(value):
                 hint = f"export {name}, and give '--env {name}': pods get it from a Secret"
-                raise UsageError(f"--env {name}=***: a secret stands in no manifest", hint=hint)
+                raise UsageError(f"--env {name}=***: a manifest must not hold a secret", hint=hint)
         for text in (*self.env.values(), *self.command, *self.args, *self.volume):
             if any(0xD800 <= ord(it) < 0xE000 for it in text):
                 raise UsageError(

@@ -120,7 +120,7 @@ class Get(OfRun):
 
     what: str = field(kw_only=False)
     to: str | os.PathLike[str] = option(".", "Where to [here].", metavar="DIR")
-    force: bool = option(False, "Replace what is here, too, and no get put there as it is, without asking.")
+    force: bool = option(False, "Also replace, without asking, files that get did not put here, or that changed since.")
     all: bool = option(False, "Bring repositories (.git, .hg) in it, too.")
     copy_unsafe_links: bool = option(False, "Bring what links that lead out of it point to.")
 

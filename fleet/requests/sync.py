@@ -124,10 +124,9 @@ class SyncData(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncImage(Request):
-    """Bring a container image to every host. image: the name of one that this machine's podman or docker has, or an
-    archive that they saved, FILE.tar. A .sif or .sqsh file goes as data.
-
-    limit, from_host: as of SyncData."""
+    """Requests to bring a container image to every host. image: the name of an image in this machine's podman or
+    docker, or an archive that they saved, FILE.tar. A .sif or .sqsh file is sent as data. limit, from_host: see
+    SyncData."""
 
     image: str = option(
         MISSING,

@@ -23,8 +23,8 @@ def pattern_of_launchers(kept: Iterable[str]) -> str:
 
 
 def check_variable(option: str, name: str, value: str, where: str | None = None) -> None:
-    """Raises UsageError for a variable that no process can have. No message has a value, nor an invalid name, which may
-    be part of a value."""
+    """Raises UsageError for a variable that no process can have. Its messages show neither the value nor an invalid
+    name: that may be part of a secret value."""
     if not ENV_NAME.fullmatch(name):
         raise UsageError(
             f"{option}: not a variable name in front of '='", where=where, hint="letters, digits and _, as in KEY=VALUE"
@@ -36,4 +36,4 @@ def check_variable(option: str, name: str, value: str, where: str | None = None)
     size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
     if size > MAX_VARIABLE:
         text = f"variable {name}: {size} bytes are more than any program can be given, {MAX_VARIABLE}"
-        raise UsageError(text, hint="put it into a file, 'fleet sync' brings it there; the variable names the file")
+        raise UsageError(text, hint="put it into a file, 'fleet sync' copies it there; the variable names the file")

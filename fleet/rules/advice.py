@@ -10,7 +10,7 @@ from fleet.node.gang.silence import EARLY_SECONDS
 
 @dataclass(frozen=True)
 class Advice:
-    """id: its name. sign: bytes of a log line that show it."""
+    """Describes a mistake that ends nothing. id: its name. sign: bytes of a log line that show it."""
 
     id: str
     sign: bytes

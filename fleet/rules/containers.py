@@ -1,4 +1,4 @@
-"""The container image of the inventory: the runtime that has it, and the image's id on all hosts."""
+"""Holds the rules for the inventory's container image: a runtime has it, and its id is the same on all hosts."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ RULES = (
         "warning",
         says="the container runtime does not answer: {value}",
     ),
-    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' brings it"),
+    Rule("container-missing", missing, "clear", "the container image", "'fleet sync --image IMAGE' sends it"),
     Rule("container-image", image_id, "digest", "the container image", "'fleet sync --image IMAGE' makes it the same"),
 )

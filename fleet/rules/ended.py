@@ -58,7 +58,7 @@ _FATAL = re.compile(
     r"Could not (?:override|(?:append to|delete from) config)|(?:Cannot find p|P)rimary config|Error merging override|"
     r"In '[^']*': Could not find '|Loss is (?:nan|-?inf), stopping"
 )
-# a sign in an error of whose it is -> a mark of the warnings that are written before such an error
+# text in an error -> text that marks the warnings before such an error
 _WARNINGS = {"NCCL": " NCCL WARN ", "client socket": "cannot be retrieved (gai error"}
 _GOES_ON = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?|trying again|attempt \d+|skipp(?:ed|ing)|ignor(?:ed|ing)|falling back)\b"
@@ -157,15 +157,16 @@ class _Text:
             above = _ABOVE.match(next((line for line in reversed(self.lines[:first]) if line.strip()), ""))
             self.blocks.append(_Block(trace, parts, number, above, raw[first] != self.lines[first]))
         self.outside = [(n, line) for n, line in enumerate(self.lines) if line.strip() and n not in inside]
-        self.first = {_NUMBER.sub("#", line): n for n, line in reversed(self.outside)}  # by its like: where it began
+        # line with # for numbers -> its first index
+        self.first = {_NUMBER.sub("#", line): n for n, line in reversed(self.outside)}
 
     def after(self, block: _Block) -> list[str]:
         """Returns the lines that were written after a traceback."""
         return [line for n, line in self.outside if n >= block.number and not _ASIDE.match(line)]
 
     def goes_on(self, number: int, following: Sequence[str]) -> bool:
-        """Returns whether the process went on after a line. Then it wrote more than one that ends, or lines like those
-        before."""
+        """Returns whether the process went on after a line: more lines follow than an ending process writes, or lines
+        like earlier ones."""
         if len(following) > LAST_LINES or any(map(_GOES_ON.search, following)):
             return True
         return any(self.first.get(_NUMBER.sub("#", line), number) < number for line in following)

@@ -98,7 +98,7 @@ RULES = (
         shm_full,
         "clear",
         "/dev/shm",
-        "'ls -lS /dev/shm' there shows what fills it; files whose processes have ended may go ('fuser -v' tells)",
+        "'ls -lS /dev/shm' there shows what fills it; files whose processes have ended may go ('fuser -v' shows them)",
         "warning",
         run=True,
     ),

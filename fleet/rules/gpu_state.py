@@ -107,7 +107,7 @@ RULES = (
         lost,
         "clear",
         "GPUs",
-        "'dmesg | grep -i xid' there tells of the one that is missing; often only a reboot brings it back",
+        "'dmesg | grep -i xid' there shows the missing one; often only a reboot brings it back",
         "warning",
         run=True,
         covered_by=("gpu-slots",),

@@ -35,7 +35,7 @@ HINTS = (
     Hint(
         r"couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|"
         r"Max retries exceeded with url.*huggingface|Failed to (?:connect to|resolve) '?huggingface",
-        "that node does not reach huggingface.co: fetch it here, bring it by 'fleet sync --data "
+        "that node does not reach huggingface.co: fetch it here, copy it by 'fleet sync --data "
         "~/.cache/huggingface:~/.cache/', and give --env HF_HUB_OFFLINE=1",
     ),
     Hint(
@@ -61,7 +61,7 @@ HINTS = (
         r"CollectiveFingerPrint\((?:[^()]*?)OpType=(\w+)(?:.|\n)*?but Rank (\d+) is running collective: "
         r"CollectiveFingerPrint\((?:[^()]*?)OpType=(\w+)",
         r"rank \1 is in \2, rank \3 in \4: they take different ways through the script, or differ in shapes; "
-        r"look for a collective behind an 'if rank'",
+        r"look for a collective inside of an 'if rank'",
     ),
     Hint(
         r"Mismatched collective detected.* around rank (\d+)",
@@ -199,7 +199,7 @@ HINTS = (
     ),
     Hint(
         r"(/\S*torch_extensions/\S+)/\w+\.so: cannot open shared object file",
-        r"the build in \1 was cut short: 'fleet exec -- rm -rf \1' has it built anew",
+        r"the build in \1 was cut short: 'fleet exec -- rm -rf \1' has it built again",
     ),
     Hint(
         r"unrecognized arguments: (--local[-_]rank=\d+)",
@@ -211,8 +211,8 @@ HINTS = (
     ),
     Hint(
         r"unrecognized arguments: (.*)|No such option:? '?(--?[\w-]+)|not used by the HfArgumentParser: \['([^']*)'",
-        r"the script does not know '\g<1>\g<2>\g<3>': options of fleet stand in front of SCRIPT, the script's own "
-        "behind it",
+        r"the script does not know '\g<1>\g<2>\g<3>': fleet's options come before SCRIPT, the script's own "
+        "after it",
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
     Hint(

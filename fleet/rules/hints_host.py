@@ -31,7 +31,7 @@ HOST_HINTS = (
     ),
     Hint(
         r"No module named '[\w.]+'; '(\w+)' is not a package|partially initialized module '(\w+)'.*circular import",
-        r"a file \g<1>\g<2>.py beside the script, or in the workdir, hides the package \g<1>\g<2>: rename it",
+        r"a file \g<1>\g<2>.py next to the script, or in the workdir, hides the package \g<1>\g<2>: rename it",
     ),
     Hint(
         r"cannot import name '(\w+)' from '([\w.]+)' \((/\S+)\)",
@@ -52,22 +52,23 @@ HOST_HINTS = (
     ),
     Hint(
         rf"port: (\d+)\b.*EADDRINUSE{BY_TORCH}",
-        "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by whom, and ends it; "
-        "--master-port auto finds a free one",
+        "port \\1 is taken there, by an earlier run of yours? 'fleet kill-port \\1' shows by which process, and "
+        "ends it; --master-port auto finds a free one",
     ),
     Hint(
         rf"(?:EADDRINUSE|[Aa]ddress already in use){BY_TORCH}",
-        "the master's port is taken there: 'fleet kill-port PORT' shows by whom; --master-port auto finds a free one",
+        "the master's port is taken there: 'fleet kill-port PORT' shows by which process; "
+        "--master-port auto finds a free one",
     ),
     Hint(
         r"(?:port: |bind on address \('[^']*', )(\d+)\b[\s\S]*(?:EADDRINUSE|address already in use)",
-        r"port \1 is taken there: 'fleet kill-port \1' shows by whom; a server of the script's own may listen there "
-        "once a node (LOCAL_RANK 0)",
+        r"port \1 is taken there: 'fleet kill-port \1' shows by which process; a server of the script's own may "
+        "listen there once a node (LOCAL_RANK 0)",
     ),
     Hint(
         r"EADDRINUSE|[Aa]ddress already in use",
-        "a port is taken there: 'fleet kill-port PORT' shows by whom; a server of the script's own may listen there "
-        "once a node (LOCAL_RANK 0)",
+        "a port is taken there: 'fleet kill-port PORT' shows by which process; a server of the script's own may "
+        "listen there once a node (LOCAL_RANK 0)",
     ),
     Hint(
         rf"{OUT_OF_MEMORY}.*?Process (\d+) has ([\d.]+ [GM]iB) memory in use",
@@ -91,7 +92,7 @@ HOST_HINTS = (
     ),
     Hint(
         r"ibv_(?:reg_mr|create_qp|create_cq)\w* failed",
-        "InfiniBand may not lock memory there: set 'memlock unlimited' in /etc/security/limits.conf, log in anew",
+        "InfiniBand may not lock memory there: set 'memlock unlimited' in /etc/security/limits.conf, log in again",
     ),
     Hint(
         r"NET/IB ?: Got (?:completion|async event).*(?:error |status=)\(?12\b",

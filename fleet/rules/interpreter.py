@@ -43,7 +43,7 @@ def with_others(view: View, message: str, remedy: str) -> Sentence:
     if fit[0].get("torch"):
         found = str(fit[0]["path"])
         as_yaml = found if PLAIN.fullmatch(found) else json.dumps(found)
-        remedy = f"in fleet.yaml: python: {as_yaml}; in a hostfile, behind the host: python={shlex.quote(found)}"
+        remedy = f"in fleet.yaml: python: {as_yaml}; in a hostfile, after the host: python={shlex.quote(found)}"
     elif len(others) > 1:
         return Sentence(message, f"none of {len(others)} interpreters found there has torch; {remedy}")
     return Sentence(message, f"it has {listed}; {remedy}")

@@ -47,7 +47,7 @@ KERNEL = (
     ),
     Hint(
         r"NVRM: .*(?:Xid.*: 79\b|fallen off the bus|GPU is lost)",
-        "mostly power, heat or the slot: only a reboot of {host} brings it back; 'fleet check' tells whether it did",
+        "mostly power, heat or the slot: only a reboot of {host} brings it back; 'fleet check' shows whether it did",
         "a GPU has fallen off the bus (Xid 79)",
         lines=_GPU,
         unfit=True,
@@ -88,7 +88,7 @@ KERNEL = (
     ),
     Hint(
         r"I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|[Rr]emounting filesystem read-only",
-        "'fleet exec -w {host} -- dmesg' tells which; replace it before the next run",
+        "'fleet exec -w {host} -- dmesg' shows which; replace it before the next run",
         "a disk there fails",
         signals=(SIGBUS,),
         lines=_DISK,

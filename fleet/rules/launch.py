@@ -17,7 +17,7 @@ MODULE = "a module is looked for in the workdir, then in the interpreter's packa
 FILE = "a module's name has no .py; a file is started without -m"
 PYTHON = "write 'python train.py' after --engine command; other engines start Python themselves"
 PYTHON3 = "name python3, or an interpreter by its path"
-ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what lies there"
+ANOTHER = "'--workdir DIR' names a folder of this project's own, with --sync; --as-there runs what is there"
 SYNC = "'fleet launch --sync' brings the current folder there; --workdir names another"
 
 
@@ -227,7 +227,7 @@ RULES = (
         "--cpu, or 'use_cpu: true' in its configuration; under FSDP --env ACCELERATE_USE_CPU=true",
         "warning",
         run=True,
-        says="no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs",
+        says="no NVIDIA GPU: accelerate lets each rank train alone, unless it is set to train on CPUs",
     ),
     Rule(
         "config-unread",

@@ -28,9 +28,9 @@ def _is_for(version: Any, lock: str) -> bool:
 def of_locks(host: str, locks: Sequence[str], sure: bool = True) -> tuple[str, str]:
     """Returns (what is wrong with locks of builds that no process holds, the line to copy)."""
     which = ", ".join(locks)
-    who = f"a build that was killed left {which}" if sure else f"nobody on this node has {which} open"
+    who = f"a build that was killed left {which}" if sure else f"no process on this node has {which} open"
     remedy = Reason(f"fleet exec -w {{hosts}} -- rm -f {shlex.join(locks)}", hosts=host)
-    return f"{who}: a rank that wants what is built there waits for ever, without a word", remedy
+    return f"{who}: a rank that wants what is built there waits for ever, without a message", remedy
 
 
 # -- what runs left --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ UNKNOWN = "?"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell. deviates: most other hosts have another value."""
+    """Holds a cell. deviates: most other hosts have another value."""
 
     text: str
     deviates: bool = False
@@ -25,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """The table. titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
+    """Holds the table. titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]

@@ -1,4 +1,4 @@
-"""The rule about live runs on a host: a launch shares their GPUs only with --share."""
+"""Holds the rule about live runs on a host: a launch shares their GPUs only with --share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def live(view: View) -> Sentence | None:
         return None
     stop = " and ".join(f"'fleet stop {run['run']}'" for run in found)
     text = "; ".join(_text(run, view) for run in found)
-    return Sentence(text, f"{stop} ends it; 'fleet launch --share' starts beside it, 'fleet launch --wait' after it")
+    return Sentence(text, f"{stop} ends it; 'fleet launch --share' starts alongside it, 'fleet launch --wait' after it")
 
 
 def _text(run: View, view: View) -> str:

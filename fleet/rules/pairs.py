@@ -33,7 +33,7 @@ Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 
 class Cause(NamedTuple):
-    """A cause that explains pairs which do not work. hosts: those that it is about; of a split, the smaller side.
+    """Explains pairs which do not work. hosts: those that are affected; of a split, the smaller side.
     shape: "host": it reaches no host and no host reaches it; "in": no host reaches it; "out": it reaches no host;
     "split": no host of one side reaches any of the other; "pair": two hosts do not reach each other; "one": the first
     does not reach the second."""
@@ -56,7 +56,7 @@ def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> 
 def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     found, left = list[Cause](), {*bad}
     fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
-    # if two explain as many pairs, the first one wins: it is simpler. The number that one adds to others only shrinks.
+    # if two explain as many pairs, the first one wins: it is simpler. With each chosen cause, the others explain fewer
     heap = [(-len(cause.pairs), n) for n, cause in enumerate(fitting)]
     heapq.heapify(heap)
     while left:
@@ -214,7 +214,7 @@ def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]
 
 
 def deaf(view: View) -> Sentence | None:
-    return Sentence(Reason.of_node(f"nobody can reach it at a high port: {view['deaf']}")) if view.get("deaf") else None
+    return Sentence(Reason.of_node(f"no host reaches it at a high port: {view['deaf']}")) if view.get("deaf") else None
 
 
 def address(view: View) -> Sentence | None:

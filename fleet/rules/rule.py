@@ -48,7 +48,8 @@ def lookup(view: View, path: str) -> Any:
 
 
 class Sentence(NamedTuple):
-    """A sentence about a host. remedy, severity: instead of the rule's. gpus: those that the sentence names."""
+    """Describes a problem of one host. remedy, severity: replace the rule's, if set. gpus: those that the text
+    names."""
 
     message: str
     remedy: str | None = None

@@ -107,8 +107,8 @@ def slow_host(points: Mapping[str, Sequence[Point]]) -> Slow | None:
 
 
 def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
-    """Yields the evidence that the others wait for a host. "" is evidence that is not enough, but makes a finding about
-    another host unsure."""
+    """Yields the evidence that the others wait for a host. An empty text is weak evidence: it names no host, and
+    forbids to name another one."""
 
     def ends(name: str) -> tuple[float, float]:
         values = [other[name] for other in others]

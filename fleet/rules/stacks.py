@@ -22,7 +22,7 @@ IMPORTING = "<frozen importlib._bootstrap>"
 LANDMARKS = (("torch/utils/data/dataloader.py", "DataLoader"), (IMPORTING, "import"))
 NAME_WIDTH = 40
 NO_PY_SPY = "no py-spy there"
-BRING_PY_SPY = "py-spy tells more: 'fleet sync --wheels FILE' brings it, with py-spy as a line of FILE"
+BRING_PY_SPY = "py-spy shows more: 'fleet sync --wheels FILE' installs it, with py-spy as a line of FILE"
 
 
 @dataclass(frozen=True)

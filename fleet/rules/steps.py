@@ -1,4 +1,4 @@
-"""The rules about steps of the probe (node/preflight/probe.py) that hang or fail on a node."""
+"""Holds the rules about steps of the probe (node/preflight/probe.py) that hang or fail on a node."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
 # steps that only a launch has
 OF_A_RUN = ("files", "code", "network", "port")
+# steps whose failure other rules report
 ELSEWHERE = (*NEEDED, *OF_A_RUN)
 # (step, severity, remedy) if the step does not end in time
 HANGS: tuple[tuple[str, Severity, str], ...] = (
@@ -30,8 +31,8 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
     (
         "imports",
         "warning",
-        "importing torch takes that long there: is its file system slow? Imported once, it is not tried again: "
-        "'fleet check --timeout 120'",
+        "importing torch takes that long there: is its file system slow? After one import that works it is not tried "
+        "again: 'fleet check --timeout 120'",
     ),
     ("container", "warning", "the container runtime hangs: try it there by hand: podman images"),
     ("disk workdir", "error", "the file system hangs: look at its server, or remount it"),

@@ -1,4 +1,4 @@
-"""The rules about a host's system: versions, disk and memory, limits, environment, network, clock."""
+"""Holds the rules about a host's system: versions, disk and memory, limits, environment, network, clock."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _end(bare: Sequence[str], start: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """One of the tracebacks in a chain. exception: its text. frames: (file, function or None) of each, the outermost
+    """Holds one traceback of a chain. exception: its text. frames: (file, function or None) of each, the outermost
     first. line: the code of the innermost frame. file: the file that raised it; a worker's, if the message has a
     worker's traceback. link: the phrase of CHAINED that connects it to the next one."""
 

@@ -15,7 +15,7 @@ DIFFER = (
 
 
 def batch_sizes(found: re.Match[str]) -> str:
-    """Returns the hint with values that fit, for a train_batch_size of DeepSpeed that does not."""
+    """Returns the hint for a train_batch_size of DeepSpeed that does not fit the ranks: values that would."""
     train, micro, steps, ranks = map(int, found.groups())
     fitting = [f"train_batch_size {micro * steps * ranks}"]
     each, rest = divmod(train, ranks)

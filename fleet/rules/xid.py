@@ -31,7 +31,7 @@ LINK = (
 SUPPORT = "it cannot repair itself any more: have it replaced"
 NAMED = "the line says what it requires: a reset ('nvidia-smi -r -i N' there while nothing uses it) or a reboot"
 UNKNOWN = (
-    "NVIDIA's list of Xid errors tells what the number means; reset it while nothing uses it ('nvidia-smi -r -i N' "
+    "NVIDIA's list of Xid errors explains the number; reset it while nothing uses it ('nvidia-smi -r -i N' "
     "there), or reboot"
 )
 

@@ -18,7 +18,7 @@ class NamedTasks:
 
     @classmethod
     def of(cls, token: str) -> NamedTasks | None:
-        """Returns None if the argument names no Python file or package, but a YAML playbook."""
+        """Returns the tasks that an argument names; None if it names no Python file or package, but a YAML playbook."""
         path, colon, task = token.rpartition(":")
         if not (colon and _is_python(Path(path))):
             path, task = token, ""

@@ -236,7 +236,7 @@ class Command(Conversation):
                 :LEFT_MOST
             ]
         elif message:
-            raise ProtocolError(f"{message[:60]!r} where it tells of the command", self.host.name)
+            raise ProtocolError(f"{message[:60]!r} where it reports on the command", self.host.name)
 
     def _ended(self) -> None:
         """Handles the end of both outputs. Raises an error unless the end of the command was reported."""

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from fleet.background import background
+from fleet.best_effort import best_effort
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.node.base.errors import on_failure
@@ -71,7 +72,7 @@ def finish(
                 ended = ends()
         finally:
             if ended or process.poll() is None:
-                with contextlib.suppress(OSError):  # the group is gone, or runs as another user
+                with best_effort("end a command of this machine"), contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 has_ended(process, END_SECONDS)
         errors.seek(0)
@@ -186,16 +187,18 @@ class ProcessChannel(Streams):
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
         received = [b"", b""]
+        # before the poll, which then sees all that it wrote; a process that it left running may hold its stderr open
+        over = 0 not in self._open.values() and self._process.poll() is not None
         try:
-            for fd, _ in self._poll(True).poll(timeout * 1000 if self._open else 0):
+            for fd, _ in self._poll(True).poll(timeout * 1000 if self._open and not over else 0):
                 data = os.read(fd, READ_BYTES)
                 received[self._open[fd]] += data
                 if not data:
                     del self._open[fd]
         except OSError:
             self._open.clear()
-        if not any(received) and 0 not in self._open.values() and self._process.poll() is not None:
-            self._open.clear()  # a process that it left running may hold its stderr open
+        if over and not any(received):
+            self._open.clear()
         return (received[0], received[1]) if any(received) or not self._open else None
 
     def wait(self, timeout: float) -> int | None:

@@ -70,7 +70,8 @@ class RelayChannel(Streams):
         with contextlib.suppress(ConnectError):
             while not self._flush() and time.monotonic() < until:
                 self._pause(False)
-            self._unsent += HEADER.pack(OUTPUT, 0, 0)
+            with self._using:  # a reader may be sending
+                self._unsent += HEADER.pack(OUTPUT, 0, 0)
             self._flush()
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:

@@ -26,7 +26,7 @@ UNSURE = re.compile(
 )
 # The same for all commands except sbatch. Without a controller sbatch has requested nothing; the others got no answer.
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
-# of srun's messages: slurmctld, restarted, does not know the job's nodes yet, or has forgotten that it began the job
+# messages of srun: slurmctld was restarted, and does not know the job's nodes yet, or forgot that it began the job
 NOT_YET = re.compile(
     f"{NO_ANSWER.pattern}|memory required by task is not available|job is pending execution", re.IGNORECASE
 )

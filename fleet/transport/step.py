@@ -156,7 +156,7 @@ class Step:
         with self._changed:
             self._changed.wait_for(lambda: name in self._digests, END_SECONDS)
             if not hmac.compare_digest(self._digests.get(name, ""), digest_of(token)):
-                self._impostor = f"; {link.sock.getpeername()[0]} said that it is {name}, without its token"
+                self._impostor = f"; {link.sock.getpeername()[0]} claimed to be {name}, without its token"
                 raise PermissionError(name)
         return name
 

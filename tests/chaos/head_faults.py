@@ -110,7 +110,7 @@ FAULTS = (
         "the head is stopped beyond the lease",
         paused_beyond_lease,
         124,
-        "^lease on lab0.: .*nothing of this machine for 3 s",
+        "^lease on lab0.: .*the head sent nothing for 3 s",
         LOGS,
     ),
     Fault("the head's disk is full, then freed", full_disk, 0, "^all well blocked unblocked", LOGS),

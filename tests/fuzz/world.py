@@ -697,7 +697,7 @@ class World:
             for inner, entry in before.items()
             if inner in there and entry.kind != "d"
         )
-        if known and "which no get put there" in (error or ""):
+        if known and "get did not put it there" in (error or ""):
             raise Fault(f"get into {name} asks about what a get put there: {error}")
         for inner, new in now.items():
             if inner not in there and new != before.get(inner) and new.kind != "d":

@@ -396,10 +396,10 @@ REFUSED = [
     ([], "--nproc-per-node is missing"),
     (["--nproc-per-node", "gpu"], "--nproc-per-node gpu: a manifest has numbers"),
     (["--nproc-per-node", "8", "--nnodes", "2:4"], "--nnodes 2:4: a manifest has numbers"),
-    (["--nproc-per-node", "8", "--env", f"MINE={SECRET}"], "--env MINE=***: a secret stands in no manifest"),
-    (["--nproc-per-node", "8", "--env", "API_KEY=x"], "--env API_KEY=***: a secret stands in no manifest"),
+    (["--nproc-per-node", "8", "--env", f"MINE={SECRET}"], "--env MINE=***: a manifest must not hold a secret"),
+    (["--nproc-per-node", "8", "--env", "API_KEY=x"], "--env API_KEY=***: a manifest must not hold a secret"),
     *(
-        (["--nproc-per-node", "8", "--env", f"MINE={text}"], "--env MINE=***: a secret stands in no manifest")
+        (["--nproc-per-node", "8", "--env", f"MINE={text}"], "--env MINE=***: a manifest must not hold a secret")
         for text in ('{"api_key": "abcd"}', "--password hunter2", "Authorization: Bearer abc", "pg://u:p@host/db")
     ),
     (["--nproc-per-node", "8", "--env", "NNODES=2"], "variable NNODES: the manifest and its operator set it"),

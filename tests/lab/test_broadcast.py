@@ -289,7 +289,7 @@ def test_a_node_that_wakes_up_again_gets_the_rest_at_the_end_of_the_chain(
     out, rest = process.communicate(timeout=300)
     err += rest
     assert process.returncode == 0, err
-    assert b"the others go on without it" in err and b"speaks again" in err
+    assert b"the others go on without it" in err and b"sends again" in err
     assert b"1 file received" in out
     assert sums(fast, fast.names) == {digest}
 

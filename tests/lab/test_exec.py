@@ -92,8 +92,8 @@ def test_a_timeout_under_one_name_of_a_machine_ends_no_command_under_another(
         for name, (address, host) in at.items()
     )
     (tmp_path / "fleet.yaml").write_text(f"defaults: {{user: root}}\nhosts:\n{hosts}")
-    line = "case $WHO in one) sleep 4421 ;; two) sleep 1 ;; three) sleep 5.5 ;; esac"
-    words = ("--json", "--fanout", "2", "exec", "-n", "--timeout", "6", "--shell", line)
+    line = "case $WHO in one) sleep 4421 ;; two) sleep 3 ;; three) sleep 9.5 ;; esac"
+    words = ("--json", "--fanout", "2", "exec", "-n", "--timeout", "12", "--shell", line)
     ran = ready_lab.fleet("-i", str(tmp_path / "fleet.yaml"), *words)
     assert ran.returncode == 124, (ran.stdout, ran.stderr)
     done = json.loads(ran.stdout)["hosts"]

@@ -81,8 +81,9 @@ def test_a_script_that_leaves_its_training_in_the_background_is_told_so(
     tmp_path: Path,
 ) -> None:
     """By hand nobody ends it; under fleet the run is over when the script is."""
+    script = b"nohup ./s.py sleep 9 > /tmp/up &\nuntil [ -s /tmp/up ]; do sleep 0.1; done\nrm /tmp/up\necho begun\n"
     for host in saves.names:
-        saves.inside(host, "sh", "-c", "cat > ~/work/behind.sh", stdin=b"nohup ./s.py sleep 9 &\necho begun\n")
+        saves.inside(host, "sh", "-c", "cat > ~/work/behind.sh", stdin=script)
     done = launch("--nproc-per-node", "1", "behind.sh")
     assert done.returncode == 1 and summary(tmp_path)["killed"] == [0, 1, 2]
     said = "ended 3 processes that ranks 0-2 left behind: /usr/bin/python3 ./s.py sleep 9; `wait` keeps the run up"

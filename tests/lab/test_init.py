@@ -87,7 +87,7 @@ def test_run_again_it_adds_what_is_missing_and_asks_first(rented: VirtualLab, tm
     mine = "\n".join(line for line in file.read_text().splitlines() if "node4" not in line) + "  # mine\n"
     file.write_text(mine)
     done = rented.fleet("init", cwd=tmp_path)
-    assert done.returncode == 2 and "nobody can be asked" in done.stderr and file.read_text() == mine
+    assert done.returncode == 2 and "no user can be asked" in done.stderr and file.read_text() == mine
     assert "+  node2: {" in done.stdout and "data_address: 198.18.250.2" in done.stdout
     assert answered(rented, tmp_path, "n") == 0 and file.read_text() == mine
     assert answered(rented, tmp_path, "y") == 0

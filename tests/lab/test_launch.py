@@ -196,7 +196,7 @@ def test_another_run_on_the_same_nodes_goes_on(
     refused = launch("./s.py", "exit", "5")
     assert refused.returncode == 123 and f"run {run} of " in refused.stderr and "6 ranks on 3 nodes" in refused.stderr
     assert f"'fleet -i lab stop {run}' ends it; 'fleet -i lab launch " in refused.stderr
-    assert "' starts beside it" in refused.stderr and " --share " in refused.stderr
+    assert "' starts alongside it" in refused.stderr and " --share " in refused.stderr
     assert launch("--share", "./s.py", "exit", "5").returncode == 3
     assert (tmp_path / "runs/latest").samefile(next((tmp_path / "runs").glob("*-*")))
     assert other.poll() is None and len(left_on(ready, tmp_path / "other")) == 3

@@ -106,9 +106,7 @@ def test_a_lease_that_ran_out(background: Background, ready: VirtualLab, tmp_pat
     until(lambda: not left_on(ready, tmp_path))
     os.kill(leader, signal.SIGCONT)
     code, first = ended(process, tmp_path, ready)
-    assert (code, first["what"]) == (124, "lease") and "nothing was heard of the head for 6 s" in first["message"], (
-        first
-    )
+    assert (code, first["what"]) == (124, "lease") and "the head sent nothing for 6 s" in first["message"], first
 
 
 def test_this_machines_own_link(background: Background, ready: VirtualLab, tmp_path: Path) -> None:  # noqa: F811

@@ -41,6 +41,7 @@ if how == "save":
         signal.signal(signum, save)
 print("sum", total.item(), os.environ.get("TOKEN"), os.getcwd(), oct(os.umask(0o22)), flush=True)
 dist.barrier()
+dist.destroy_process_group()  # gloo's threads would need the interpreter, which may be ending
 if how == "fails" and rank == 1:
     raise RuntimeError("boom")
 if how == "killed" and rank == 1:
@@ -125,7 +126,8 @@ def test_it_trains_and_says_so_as_without(ready: VirtualLab, tmp_path: Path) -> 
     done = fleet(ready, tmp_path, "--env", "TOKEN", "t.py", "well")
     assert done.returncode == 0, done.stderr
     assert {out.read_text() for out in outs(tmp_path)} == {"sum 4.0 not-in-argv /root/work 0o22\n"}
-    assert not remains(ready) and not marked(tmp_path)
+    assert not marked(tmp_path)
+    until(lambda: not remains(ready))  # conmon looks around before it ends
     (run,) = tmp_path.glob("runs/*-*/run.json")
     assert json.loads(run.read_text())["launch"]["container"] == IMAGE
     line = ("-i", "lab", "launch", "--dry-run", "--again", "latest", "--env", "TOKEN")
@@ -141,7 +143,8 @@ def test_the_first_failure_ends_all_and_is_named(
     assert done.returncode == code and why in done.stderr, done.stderr
     assert f"rank 1 on {ready.names[0]}" in done.stderr
     assert summary(tmp_path)["first_failure"]["rank"] == 1
-    assert not remains(ready) and not marked(tmp_path)
+    assert not marked(tmp_path)
+    until(lambda: not remains(ready))  # conmon looks around before it ends
 
 
 def test_ctrl_c_lets_all_ranks_save(
@@ -153,7 +156,8 @@ def test_ctrl_c_lets_all_ranks_save(
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 130
     assert ["saved" in text(out) for out in outs(tmp_path)] == [True] * 4
-    assert not remains(ready) and not marked(tmp_path)
+    assert not marked(tmp_path)
+    until(lambda: not remains(ready))  # conmon looks around before it ends
 
 
 @pytest.mark.parametrize("who", ["fleet", "supervisor", "client", "first process"])
@@ -202,7 +206,8 @@ def test_a_client_killed_while_it_starts_its_container_leaves_nothing(
     try:
         ready.inside(ready.names[0], sys.executable, "-c", KILL_CLIENT, str(moment), timeout=60)
         assert process.wait(120) not in (0, 125), moment
-        assert not marked(tmp_path) and not remains(ready), moment
+        assert not marked(tmp_path), moment
+        until(lambda: not remains(ready))
     finally:
         process.kill()
         process.communicate()
@@ -216,7 +221,8 @@ def children(pid: int) -> list[int]:
 def test_a_restart_has_a_container_of_its_own(ready: VirtualLab, tmp_path: Path) -> None:
     done = fleet(ready, tmp_path, "--no-preflight", "--max-restarts", "1", "t.py", "once")
     assert done.returncode == 0, done.stderr
-    assert not remains(ready) and not marked(tmp_path)
+    assert not marked(tmp_path)
+    until(lambda: not remains(ready))  # conmon looks around before it ends
 
 
 def test_two_runs_at_once_and_where_their_ranks_are(
@@ -232,7 +238,8 @@ def test_two_runs_at_once_and_where_their_ranks_are(
     assert first.poll() is None and len(marked(one)) >= 8
     first.send_signal(signal.SIGINT)
     assert first.wait(120) == 130
-    assert not marked(one) and not remains(ready)
+    assert not marked(one)
+    until(lambda: not remains(ready))
 
 
 def test_what_the_image_lacks_is_found_before_anything_starts(ready: VirtualLab, tmp_path: Path) -> None:

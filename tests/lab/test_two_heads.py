@@ -85,7 +85,8 @@ def test_a_node_that_does_not_answer_is_unknown_until_it_does(
     other: Path,
 ) -> None:
     first, *_, last = ready.names
-    assert launch("--detach", "--grace", "1", "./s.py", "ticks", "30", "cut").returncode == 0
+    patient = ("--node-timeout", "300")  # who leads it has not given the node up by then
+    assert launch("--detach", "--grace", "1", *patient, "./s.py", "ticks", "30", "cut").returncode == 0
     run = folder_of(tmp_path).name
     ready.fleet("lab", "cut", last, check=True)
     try:

@@ -225,7 +225,7 @@ def test_requirements_are_collected_for_the_hosts(two: VirtualLab, inventory: Pa
         check=True,
         env={"PIP_FIND_LINKS": "/nowhere", "PIP_NO_INDEX": "1"},
     )
-    assert "nothing to do, it has what was asked for" in again.stdout
+    assert "nothing to do, it has what was requested" in again.stdout
     requirements.write_text("nosuchpkg==1.0\n")
     missing = two.fleet("-i", str(inventory), "sync", "--wheels", str(requirements), env=env)
     assert missing.returncode == 1 and "No matching distribution found for nosuchpkg==1.0" in missing.stderr

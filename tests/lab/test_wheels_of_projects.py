@@ -55,4 +55,4 @@ def test_what_is_missing_travels_and_pip_check_is_clean(four: VirtualLab, tmp_pa
         assert four.sh(name, f"{PYTHON} -m pip check") == "No broken requirements found."
         assert four.sh(name, f"{PYTHON} -m pip list | grep '^torch '").split() == ["torch", TORCH]
     again = four.fleet("-i", "torch.yaml", "sync", "--wheels", str(file), check=True)
-    assert "nothing to do, it has what was asked for" in again.stdout
+    assert "nothing to do, it has what was requested" in again.stdout

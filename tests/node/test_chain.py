@@ -486,7 +486,7 @@ def test_a_file_of_data_that_grows_is_sent_as_far_as_it_was(fleet: Fleet, tmp_pa
     for node in fleet.names:
         assert fleet.path(node, "src/log").read_bytes() == log.read_bytes()[: 16 * MB]
     assert [e.message for e in fleet.events if isinstance(e, Notice)] == [
-        "sent as far as it was when it was found, as it grows: log"
+        "sent up to the size that it had when it was listed, as it grows: log"
     ]
 
 

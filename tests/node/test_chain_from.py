@@ -119,7 +119,7 @@ def test_a_file_that_grows_there_comes_as_far_as_it_was(fleet: Fleet, big: Path)
     report = send(fleet, big.name, seen=append, limit="3MB")
     assert report.exit_code == 0 and (fleet.folder / "n1" / big.name).read_bytes() == big.read_bytes()[:size]
     assert [e.message for e in said if isinstance(e, Notice)] == [
-        f"sent as far as it was when it was found, as it grows: {big.name}"
+        f"sent up to the size that it had when it was listed, as it grows: {big.name}"
     ]
 
 

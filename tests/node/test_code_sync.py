@@ -262,7 +262,7 @@ def test_a_state_folder_that_somebody_else_made_is_refused(
         state.mkdir()
         os.chown(state, 12345, 12345)
     report = mirror(source, dest)
-    assert report.exit_code == 1 and "made by somebody else" in str(report.results[0].error)
+    assert report.exit_code == 1 and "made by another user" in str(report.results[0].error)
     assert not any(dest.iterdir()) and not any(theirs.iterdir())
 
 

@@ -268,7 +268,7 @@ def test_a_file_that_changes_all_the_time_is_named(source: Path, dest: Path, ste
 
     error = error_of(source, dest, Tap(received=at(NEED, change, times=99)))
     assert "a.py changed while it was read" in error.message and len(rounds) == ROUNDS
-    assert error.hint and ".fleetignore" in error.hint and "nothing was switched in" in error.hint
+    assert error.hint and ".fleetignore" in error.hint and "no file was replaced" in error.hint
     assert (dest / "a.py").read_text() == "a"
 
 
@@ -284,7 +284,7 @@ def test_a_log_that_grows_is_sent_as_far_as_it_was(source: Path, dest: Path) -> 
     report = sync.run(plan, Runtime(Tap(received=at(NEED, grow, times=99)), emit=said.append))
     assert report.exit_code == 0 and (dest / "launch.log").read_text() == "begin\nmore\n"
     assert [e.message for e in said if isinstance(e, Notice) and "launch.log" in str(e.message)] == [
-        "sent as far as it was when it was found, as it grows: launch.log"
+        "sent up to the size that it had when it was listed, as it grows: launch.log"
     ]
 
 

@@ -370,8 +370,8 @@ def test_a_silent_head_ends_it() -> None:
 
 
 def test_a_head_that_talks_keeps_it() -> None:
-    """For three times as long as its silence is borne."""
-    with on_its_own(CommandSpec(["sleep", f"4622.{NAP}"], None, {}), 2) as (stdin, stdout):
+    """For longer than its silence is borne."""
+    with on_its_own(CommandSpec(["sleep", f"4622.{NAP}"], None, {}), 4) as (stdin, stdout):
         for _ in range(30):
             stdin.write(b"ping\n")
             stdin.flush()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fleet.node.base.processes import forked, rank_wrappers
 from fleet.node.gang.ends import run_end
 from fleet.node.run.follow import Follower
 from fleet.protocol.state import PROTOCOL
@@ -378,3 +379,22 @@ def test_a_node_keeps_only_so_much_of_what_the_leader_has(home: Path, run: str) 
         told = [frame.json() for frame in late.frames() if frame.kind == b"J"]
     offsets = {m["id"]: (m["name"], m["offset"]) for m in told if m["event"] == "stream"}
     assert ("rank0.out", begins) in offsets.values() and told[-1]["sizes"]["rank0.out"] == size
+
+
+def test_a_wrapper_that_has_forked_its_rank_is_one() -> None:
+    """Until the rank is executed, /proc shows two processes of that name."""
+    ready, done = os.pipe(), os.pipe()
+
+    def wrap() -> None:
+        Path("/proc/self/comm").write_text("fleet-rank")
+        os.write(ready[1], b"%d" % forked(lambda: os.read(done[0], 1)))
+        os.read(done[0], 1)
+
+    wrapper = forked(wrap)
+    child = int(os.read(ready[0], 20))
+    found = rank_wrappers([wrapper, child])
+    os.write(done[1], b"..")
+    os.waitpid(wrapper, 0)
+    for descriptor in ready + done:
+        os.close(descriptor)
+    assert found == [wrapper]

@@ -401,7 +401,7 @@ def test_a_file_servers_own_clock_is_taken_into_account(tmp_path: Path, node: Pa
 
 def test_the_probe_of_a_clock_leaves_nothing(node: Path) -> None:
     found = since.clock(str(node))
-    assert found is not None and abs(found - time.time()) < 5 and not list(node.iterdir())
+    assert found is not None and abs(found - time.time()) < 300 and not list(node.iterdir())
     assert since.clock(str(node / "missing")) is None
 
 

@@ -156,7 +156,7 @@ def test_that_of_which_nothing_is_known_here_stays(
 ) -> None:
     ok(source, dest, lockless())
     held.write_text("" if left == "nothing" else json.dumps({**myself(), "machine": "gpu9", "pid": 1}))
-    monkeypatch.setattr("fleet.delivery.mirror.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("fleet.delivery.mirror.PATIENCE_SECONDS", 3.0)
     error = refusal(source, dest, monkeypatch)
     assert held.exists()
     who = "gpu9" if left != "nothing" else "who made it"  # killed before it wrote that

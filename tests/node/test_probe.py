@@ -109,7 +109,7 @@ def test_a_folder_called_torch_in_the_home_is_no_torch(home: Path, monkeypatch: 
         pytest.param("no-such-python", "no-such-python: no such program", marks=pytest.mark.slow),
         pytest.param("/etc", "/etc: no such program", marks=pytest.mark.slow),
         ("{broken}", "{broken}: ImportError: libpython is gone"),
-        ("{mute}", "{mute}: said nothing, exit status 3"),
+        ("{mute}", "{mute}: printed nothing, exit status 3"),
     ],
 )
 def test_an_interpreter_that_does_not_work_is_a_fact(home: Path, tmp_path: Path, python: str, said: str) -> None:

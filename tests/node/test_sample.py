@@ -163,7 +163,8 @@ def test_what_a_node_does_not_show_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_runs_folder_has_its_samples(run: str, home: Path, tmp_path: Path) -> None:
-    spec = supervise_spec(run, ranks_argv("sleep 1.5"), sample=0.2)
+    sampled = f"grep -c 'run_cpu\": *[0-9]' {folder_of(home, run)}/metrics.jsonl"
+    spec = supervise_spec(run, ranks_argv(f'until [ "$({sampled})" -ge 2 ]; do sleep 0.1; done'), sample=0.2)
     assert answer("run.supervise", spec, home, env=nvml(tmp_path, COLD))["event"] == "started"
     final(home, run)
     lines = (folder_of(home, run) / "metrics.jsonl").read_text().splitlines()

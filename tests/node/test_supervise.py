@@ -248,11 +248,14 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
     assert not alive(int((home / "hidden").read_text()))
 
 
+UP = 'until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.01; done'
+
+
 @pytest.mark.parametrize(
     ("rank", "named"),
     [
-        (["sh", "-c", "sleep 4711 & sleep 4712 & exit 0"], ["sleep 4711", "sleep 4712"]),
-        (["sh", "-c", "(sleep 0.3) & exit 0"], []),  # it ends by itself
+        (["sh", "-c", f"sleep 4711 & {UP}; sleep 4712 & {UP}; exit 0"], ["sleep 4711", "sleep 4712"]),
+        (["sh", "-c", "(sleep 0.1) & exit 0"], []),  # it ends by itself
         (["sh", "-c", "setsid sleep 4711 & exit 0"], []),  # a daemon
         (["sh", "-c", "sleep 4711 & exit 3"], []),  # which is what there is to be said of it
         ([PYTHON, "-c", "import subprocess; subprocess.Popen(['sleep', '4711'])"], []),
@@ -261,7 +264,8 @@ def test_a_daemon_that_cleared_its_environment_is_ended_too(home: Path, run: str
 def test_what_a_script_leaves_in_its_background_is_named(
     home: Path, run: str, rank: list[str], named: list[str]
 ) -> None:
-    start(home, run, ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank])
+    argv = ["env", "RANK=0", "LOCAL_RANK=0", {"python": True}, {"run_dir": "rank.py"}, *rank]
+    start(home, run, argv, grace=9.0)
     status = final(home, run)
     assert sorted(line for behind in status["behind"] for line in behind["commands"]) == named
     assert not named or [(behind["rank"], behind["count"]) for behind in status["behind"]] == [(0, 2)]
@@ -376,15 +380,25 @@ def test_a_time_out_of_an_earlier_attempt_holds_nothing(home: Path, run: str) ->
     assert ended["begins"][1] > 0 and began - ended["time"] < HOLD_SECONDS and (home / "told").exists()
 
 
+# As the supervisor looks for a stop request, that comes, and the engine was killed just before it.
+KILLED_BEFORE = """
+import os, signal
+from fleet.node.base.run_folder import request_stop
+from fleet.node.run.start.supervisor import Supervisor
+look = Supervisor.look
+def at_once(self):
+    if self.ended is None and os.path.exists(os.path.expanduser("~/stubborn")):
+        os.kill(self.engine, signal.SIGKILL)
+        os.waitid(os.P_PID, self.engine, os.WEXITED | os.WNOWAIT)
+        request_stop(self.folder, 0.0, "rank 0 failed")
+    look(self)
+Supervisor.look = at_once
+"""
+
+
 def test_an_engine_that_was_killed_was_not_stopped_though_both_are_seen_at_once(home: Path, run: str) -> None:
-    start(home, run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
-    until((home / "stubborn").exists)
-    supervisor, _ = owners(home, run)
-    engine = subprocess.run(["pgrep", "-P", str(supervisor)], capture_output=True, text=True, check=True).stdout
-    os.kill(supervisor, signal.SIGSTOP)
-    os.kill(int(engine), signal.SIGKILL)
-    run_folder.request_stop(str(folder_of(home, run)), 0.0, "rank 0 failed")
-    os.kill(supervisor, signal.SIGCONT)
+    spec = supervise_spec(run, ranks_argv(STUBBORN), env={"PIDS": str(home)})
+    assert answer("run.supervise", spec, home, first=KILLED_BEFORE)["event"] == "started"
     status = final(home, run)
     assert (status["state"], status["signal"], status["cause"]) == ("exited", 9, "engine")
 

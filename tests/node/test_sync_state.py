@@ -294,7 +294,7 @@ def test_a_head_that_falls_silent_gives_the_lock_back(home: Path, dest: Path, at
             silent.send({"op": "manifest", "digest": "d", "size": 0, "sha256": ""})
             assert next(frames).json()["event"] == "need"
         said = next(frames).json()
-        assert said["event"] == "failed" and "said nothing for 5 s" in said["message"]
+        assert said["event"] == "failed" and "sent nothing for 5 s" in said["message"]
         silent.process.wait(300)
     with Running("delivery.code_sync", mirror_spec(dest, sync="next"), home) as after:
         assert next(after.frames()).json()["event"] == "hello"

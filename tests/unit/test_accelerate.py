@@ -52,7 +52,7 @@ def test_accelerates_default_configuration_is_named_and_not_read(
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate/default_config.yaml").write_text("distributed_type: MULTI_GPU\n")
     job = engine("accelerate").prepare(Job("t.py"), tmp_path)
-    assert "'NO'" in job.files["accelerate.yaml"] and "default_config.yaml is not read unasked" in job.notes[0]
+    assert "'NO'" in job.files["accelerate.yaml"] and "default_config.yaml is not read by default" in job.notes[0]
     assert prepared(tmp_path, "distributed_type: 'NO'\n").notes == ()
 
 
@@ -69,7 +69,7 @@ def test_accelerates_mpirun_would_be_a_fan_out_of_its_own(tmp_path: Path) -> Non
         ("- 1\n", (), "has no distributed_type"),
         ("distributed_type: XLA\n", (), "TPU"),
         ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", (), "AMAZON_SAGEMAKER"),
-        ("distributed_type: 'NO'\n", ("--num-processes", "8"), "--num-processes: fleet itself tells"),
+        ("distributed_type: 'NO'\n", ("--num-processes", "8"), "--num-processes: fleet itself passes that"),
         ("distributed_type: 'NO'\n", ("--machine_rank=1",), "--machine_rank: fleet itself"),
         ("distributed_type: 'NO'\n", ("--config_file", "b"), "--config_file: fleet itself"),
     ],

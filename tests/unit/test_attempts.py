@@ -106,7 +106,7 @@ def test_a_host_that_was_lost_while_it_started_is_not_left_to_itself() -> None:
     hosts = nodes(a={**well(), "supervise": lambda spec: hosts.go("a") or GONE})
     done = launch(hosts, "--detach", "--nnodes", "2")
     assert done.code == 122 and "everything was stopped again" in done.err, done
-    assert "warning: a: its ranks run until somebody stops them" in done.err, done.err
+    assert "warning: a: its ranks run until a user stops them" in done.err, done.err
 
 
 def test_a_host_that_refuses_us_once_is_asked_again() -> None:

@@ -54,3 +54,16 @@ def test_the_peer_closes_while_we_send(ours: Callable[[Any], None], message: int
     assert wire.sent[0] == message and wire.sent[-1] == CHANNEL_CLOSE
     channel.shutdown_write()
     assert wire.sent[-1] == CHANNEL_CLOSE
+
+
+def test_what_came_is_read_though_the_connection_broke_behind_it() -> None:
+    def breaks() -> None:
+        raise EOFError
+
+    channel = NodeChannel(1)
+    channel.transport, channel.active, channel.remote_chanid = Wire(breaks), True, 1
+    channel._set_window(1000, 1000)
+    channel.in_buffer.feed(b"x" * 200)  # so many that the peer is owed a message
+    assert channel.read_available(1000) == (b"x" * 200, b"")
+    channel.in_buffer.feed(b"x" * 200)
+    assert channel.recv(1000) == b"x" * 200

@@ -236,7 +236,7 @@ def test_nothing_is_measured_beside_a_live_run() -> None:
     run = {"run": "r-20260101-000000-abcd", "about": None, "devices": None}
     nodes = Scripted({name: node(name, speeds(), runs=[run] if name == "c" else []) for name in NAMES})
     done = check(nodes)
-    assert "nothing is measured beside runs that are live: r-20260101-000000-abcd" in done.err
+    assert "nothing is measured while runs are live: r-20260101-000000-abcd" in done.err
     assert not [program for _, program, _ in nodes.sent if program == "bench"]
 
 

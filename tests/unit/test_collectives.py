@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -61,7 +62,7 @@ def test_the_rank_that_did_not_come_is_named_with_its_line(tmp_path: Path) -> No
         (3,),
         (),
     )
-    assert it.message == (
+    assert re.sub("for 9[0-9] s", "for 90 s", it.message) == (
         "ranks 0-2 wait in all_reduce 2 of default_pg (ranks 0-3), pending for 90 s; rank 3 has not come: it is in "
         "load_shard (train.py:20)"
     )
@@ -80,7 +81,7 @@ def test_with_a_missing_dump_no_rank_is_blamed(tmp_path: Path) -> None:
     came = [(*STEP, True), (*STEP, False)]
     it = judged(tmp_path, {0: came, 1: came, 3: came[:1]})
     assert it is not None and (it.missing, it.unknown) == ((), (2,))
-    assert it.message == (
+    assert re.sub("for 9[0-9] s", "for 90 s", it.message) == (
         "ranks 0-1 wait in all_reduce 2 of default_pg (ranks 0-3), pending for 90 s; no dump shows whether rank 2 came"
     )
 
@@ -113,7 +114,7 @@ def test_a_long_queue_of_a_gpu_that_goes_on_is_no_hang(tmp_path: Path) -> None:
         for dump in dumps.values():
             dump["entries"][0]["time_discovered_completed_ns"] = int((time.time() - through) * 1e9)
         it = hang(found(tmp_path / str(through), dumps), {})
-        assert (it is not None) is is_hang and (it is None or "pending for 70 s" in it.message), it
+        assert (it is not None) is is_hang and (it is None or re.search("pending for 7[0-9] s", it.message)), it
 
 
 def test_all_came_and_it_does_not_end(tmp_path: Path) -> None:

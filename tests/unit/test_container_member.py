@@ -13,6 +13,7 @@ import pytest
 from fleet.node.container import member as module
 from fleet.node.container.member import Member
 from fleet.node.gang.elastic import gang_of
+from tests.node.nodes import until
 
 
 class StandIn:
@@ -43,6 +44,6 @@ def test_what_followed_the_node_before_reports_no_end(tmp_path: Path, monkeypatc
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         member.resumed()
-    time.sleep(0.1)
-    assert sent == [] and len(os.listdir("/proc/self/fd")) <= before + 2, "of one folder at a time"
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)  # of one folder at a time
+    assert sent == []
     member.leave()

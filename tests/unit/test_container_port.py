@@ -158,7 +158,11 @@ def test_attack_much_from_strangers(begin: bytes, data: bytes, port: Make) -> No
                 sock.sendall(begin + much)
 
 
-@pytest.mark.parametrize("data", [b"[" * 60_000, b'{"a": ' * 10_000, b'{"each": 9%s}' % (b"0" * 60_000)])
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 60_000, b'{"a": ' * 10_000, b'{"each": 9%s}' % (b"0" * 60_000)],
+    ids=["lists", "objects", "a number"],
+)
 def test_attack_deep_nesting_and_huge_counts(data: bytes, port: Make) -> None:
     it = port(None)
     with Beats(it):
@@ -332,7 +336,7 @@ def test_what_is_queued_is_sent_before_the_server_closes() -> None:
     closer.start()
     assert [until(lambda: lines[0].receive(20.0)) for _ in range(11)][-1] == {"verdict": 1}
     lines[0].close()
-    closer.join(5.0)
+    closer.join(60.0)
     assert not closer.is_alive()
 
 

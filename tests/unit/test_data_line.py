@@ -29,7 +29,7 @@ def test_many_nodes_are_counted_by_state(line: DataLine) -> None:
     for n in range(1, 11):
         state, done = {10: ("away", 5), 9: ("done", 100), 8: ("receiving", 20)}.get(n, ("receiving", 50))
         line(Progress(f"gpu{n:02}", state, done * MB, 100 * MB))
-    assert line.details(9.0)[1:] == ["8 receiving", "1 done", "1 away (gpu10)", "behind: gpu10 5%"]
+    assert line.details(9.0)[1:] == ["8 receiving", "1 done", "1 away (gpu10)", "slowest: gpu10 5%"]
 
 
 def test_the_rate_is_that_of_the_last_seconds(line: DataLine) -> None:
@@ -40,8 +40,8 @@ def test_the_rate_is_that_of_the_last_seconds(line: DataLine) -> None:
 
 
 def test_a_notice_has_its_next_step_below_it(line: DataLine, capsys: pytest.CaptureFixture[str]) -> None:
-    line(Notice("info", "left out on gpu01: .git", hint="--all brings it"))
+    line(Notice("info", "left out on gpu01: .git", hint="--all fetches it"))
     line(Notice("warning", "odd \x1b[1m", "gpu01"))
     assert capsys.readouterr().err == (
-        "note: left out on gpu01: .git\n  hint: --all brings it\nwarning: host gpu01: odd \\x1b[1m\n"
+        "note: left out on gpu01: .git\n  hint: --all fetches it\nwarning: host gpu01: odd \\x1b[1m\n"
     )

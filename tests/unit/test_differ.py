@@ -34,7 +34,7 @@ def test_one_odd_host_is_told_as_a_difference(capfdbinary: pytest.CaptureFixture
         "line 7:",
         "  gpu[01-07]: line 7",
         "  gpu08 has nothing there",
-        "behind line 10:",
+        "after line 10:",
         "  gpu[01-07] have nothing there",
         "  gpu08:      more",
     ]

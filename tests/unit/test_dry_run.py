@@ -106,7 +106,7 @@ def test_what_cannot_be_undone_is_refused_now(words: list[str], capsys: pytest.C
 @pytest.mark.parametrize("words", [["--tofu"], ["--replace-key", "gpu01"], ["--key-type", "rsa"], ["--no-mesh"]])
 def test_undo_takes_no_options_of_a_setup(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["setup-ssh", "--undo", *words]) == 2
-    assert "--undo takes away what was added" in capsys.readouterr().err
+    assert "--undo removes what was added" in capsys.readouterr().err
 
 
 def test_setup_ssh_undo(capsys: pytest.CaptureFixture[str], here: Path) -> None:

@@ -90,7 +90,7 @@ def test_engine_args_stand_before_fleets_own_words() -> None:
 @pytest.mark.parametrize("option", ["--nnodes=2:4", "--node_rank=1", "--nproc_per_node=6", "--master_port=1"])
 def test_what_each_agent_is_told_is_not_told_twice(option: str) -> None:
     """The second --nnodes would win, and the agents wait for nodes that nobody starts."""
-    with pytest.raises(UsageError, match="fleet itself tells that torchrun") as caught:
+    with pytest.raises(UsageError, match="fleet itself passes that to torchrun") as caught:
         engine("torchrun").check(Job("t.py", engine="torchrun", engine_args=(option,)))
     assert "leave it away" in str(caught.value.hint)
 
@@ -101,7 +101,7 @@ def test_what_each_agent_is_told_is_not_told_twice(option: str) -> None:
 )
 def test_what_colossalais_launcher_is_told_by_fleet(given: str, hint: str) -> None:
     job = Job("t.py", engine="colossalai", engine_options={"extra-launch-args": given})
-    with pytest.raises(UsageError, match="fleet itself tells that colossalai") as caught:
+    with pytest.raises(UsageError, match="fleet itself passes that to colossalai") as caught:
         engine("colossalai").check(job)
     assert hint in str(caught.value.hint)
 

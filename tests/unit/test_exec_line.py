@@ -57,7 +57,7 @@ def test_an_option_that_fleet_has_not_is_the_commands(command: str, shown: str) 
 )
 def test_one_that_both_have_is_not_guessed(command: str, option: str, hint: str) -> None:
     code, out, err = fleet(f"fleet exec {command}")
-    first = f"error: {option} behind {command.split()[0]}: without '--' it could be fleet's or the command's"
+    first = f"error: {option} after {command.split()[0]}: without '--' it could be fleet's or the command's"
     assert (code, out, " ".join(err.split())) == (2, "", f"{first} hint: {hint}")
 
 

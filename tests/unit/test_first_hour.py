@@ -99,8 +99,8 @@ def test_a_run_is_called_by_what_runs(script: str, args: tuple[str, ...], name: 
         (
             "fleet launch --env API_KEY=abc -m pkg",
             1,
-            "stop it; 'fleet launch --share' starts beside it",
-            "stop it; 'fleet launch --env \"API_KEY=***\" -m --share pkg' starts beside it",
+            "stop it; 'fleet launch --share' starts alongside it",
+            "stop it; 'fleet launch --env \"API_KEY=***\" -m --share pkg' starts alongside it",
         ),
         ("fleet launch -- t.py", 1, "fleet launch --share", "fleet launch --share -- t.py"),
         ("fleet launch --again latest", 0, "fleet launch --sync", "fleet launch --again latest --sync"),
@@ -127,7 +127,7 @@ def test_a_hint_of_a_launch_has_its_script(typed: str, args: int, hint: str, pri
         (
             ["torchrun", "x"],
             {127},
-            "'fleet exec --env-of python -- torchrun x' looks beside the training interpreter, too",
+            "'fleet exec --env-of python -- torchrun x' also looks next to the training interpreter",
         ),
         (["nosuch"], {127}, None),
         (["true"], {0}, None),
@@ -144,6 +144,6 @@ def test_an_option_behind_the_script_is_the_scripts(
     monkeypatch.chdir(tmp_path)
     Path("hostfile").write_text("a\n")
     assert run(["launch", "--dry-run", "t.py", "--nproc_per_node", "2", "--lr", "1"]) == 0
-    assert "--nproc_per_node stands behind the script, so the script is given it" in capsys.readouterr().err
+    assert "--nproc_per_node comes after the script, so it is passed to the script" in capsys.readouterr().err
     assert run(["launch", "--dry-run", "t.py", "--name", "x"]) == 0
-    assert capsys.readouterr().err.count("behind the script") == 0
+    assert capsys.readouterr().err.count("after the script") == 0

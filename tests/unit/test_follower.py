@@ -71,7 +71,7 @@ def test_a_flood_of_events_is_cut_off_and_told(tmp_path: Path) -> None:
     flood = sending(*[{"event": "status", "state": "running", "reason": "x" * 4000}] * 4_000)
     reports = follow(tmp_path, flood)
     (broken,) = [heard for heard in reports if heard.kind == "broken"]
-    assert "tells more than" in str(broken.data)
+    assert "reports more than" in str(broken.data)
     assert 500 < len([heard for heard in reports if heard.kind == "message"]) < 3_900
 
 

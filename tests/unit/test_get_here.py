@@ -251,7 +251,7 @@ def test_a_shared_folder_lends_nobody_its_stage(head: Head, node: Path, tmp_path
         for path in (stage, stage / "n1"):
             if os.path.lexists(path) and not (path != stage and stage.is_symlink()):
                 os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        with pytest.raises(UsageError, match=r"\.fleet-get was made by somebody else"):
+        with pytest.raises(UsageError, match=r"\.fleet-get was made by another user"):
             head.get("./f", str(shared))
         assert not (shared / "f").exists()
         stage.unlink() if stage.is_symlink() or stage.is_file() else shutil.rmtree(stage)

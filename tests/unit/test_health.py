@@ -388,7 +388,7 @@ def test_a_job_of_slurm_excludes_them_by_name(here: Path, monkeypatch: pytest.Mo
     health.keep(lambda kept: [replace(each, found={}) for each in kept])
     assert "--exclude" not in fleet(*line, "@unfit", "train.py").out, "none is"
     (here / "home/.fleet/health/kept.json").write_text("[")
-    assert "'fleet --on slurm check' writes it anew" in " ".join(fleet(*line, "@unfit", "train.py").err.split())
+    assert "'fleet --on slurm check' writes it again" in " ".join(fleet(*line, "@unfit", "train.py").err.split())
 
 
 def test_it_is_the_owners_alone_and_small(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def test_a_damaged_file_is_said_and_written_anew(text: str, why: str, here: Path
     file.write_text(text)
     refused = fleet("hosts", "-x", "@unfit")
     assert (
-        refused.code == 121 and why in " ".join(refused.err.split()) and "'fleet check' writes it anew" in refused.err
+        refused.code == 121 and why in " ".join(refused.err.split()) and "'fleet check' writes it again" in refused.err
     )
     assert why in " ".join(check(BAD).err.split())
     assert fleet("hosts", "-x", "@unfit", "--format", "nodeset").out.split() == ["b,c"]

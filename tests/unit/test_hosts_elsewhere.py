@@ -53,7 +53,7 @@ def test_names_from_a_file(words: str, left: str, capsys: pytest.CaptureFixture[
     [
         ("-w ^nope", "-w '^nope': it cannot be read: No such file or directory"),
         ("-x ^.", "-x '^.': it cannot be read: Is a directory"),
-        ("-w ^empty", "-w '^empty': no host stands there"),
+        ("-w ^empty", "-w '^empty': it names no host"),
         ("-w ^others", "-w '^others': no host 'gpu09' in the inventory"),
         ("-w @failed", "-w '@failed': no host is on record that failed in the last verb"),
     ],

@@ -23,7 +23,7 @@ def test_pasted_lines_get_names_of_their_own(tmp_path: Path) -> None:
     given = read(lines, "<stdin>", None, tmp_path)
     assert given.inventory.names == ("node1", "node3", "node4", "gpu1")
     assert [(h.address, h.port) for h in given.inventory.hosts[:2]] == [("1.2.3.4", 33021), ("1.2.3.4", 33022)]
-    assert given.notes == ("<stdin>:1: '-L 8080:localhost:8080' says nothing about a host: left out",)
+    assert given.notes == ("<stdin>:1: '-L 8080:localhost:8080' does not describe a host: left out",)
     old = yaml("hosts: {node1: {address: 5.6.7.8}, node3: {address: 9.9.9.9}}")
     assert read(lines, "<stdin>", old, tmp_path).inventory.names == ("node4", "node5", "node1", "gpu1")
 

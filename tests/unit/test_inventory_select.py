@@ -109,7 +109,7 @@ def test_selections(fleet, hosts, exclude, left):
         ("gpu1&gpu2", None, "leaves no host", ""),
         (None, "@all", "leaves no host", ""),
         ("gpu1", "gpu1:0-3", "leaves no host", ""),
-        ("@gpus&gpu1:0", None, "behind '&'", "-x"),
+        ("@gpus&gpu1:0", None, "after '&'", "-x"),
         ("!gpu1", None, "missing", "-x"),
         ("", None, "missing", ""),
         ("gpu1,", None, "missing", ""),
@@ -120,7 +120,7 @@ def test_selections(fleet, hosts, exclude, left):
         ("gpu1:1-0", None, "backwards", ""),
         ("gpu1:2222", None, "2222 looks like a port", "gpu1 port=2222"),
         ("cpu:22", None, "22 looks like a port", "cpu port=22"),
-        ("root@gpu1", None, "no host 'root'", "-w gpu1; its user stands in the inventory, user=root"),
+        ("root@gpu1", None, "no host 'root'", "-w gpu1; its user is in the inventory, user=root"),
         ("root@10.0.0.1:33", None, "no host 'root'", "10.0.0.1 user=root port=33"),
         ("-gpu1", None, "'-gpu1' is not a host name", "-x gpu1"),
         ("gpu[1-3],-gpu2", None, "'-gpu2'", "-w 'gpu[1-3]' -x gpu2"),
@@ -191,8 +191,8 @@ def test_addresses_stand_for_hosts(hosts, exclude, left):
         ("1.2.3.4:0", "'1.2.3.4' is the address of 2 hosts", "say which: v1, v2"),
         ("10.0.0.7", "no host '10.0.0.7'", ""),
         ("fd00::7", "no host 'fd00::7'", ""),
-        ("root@10.0.0.1", "no host 'root'", "-w 10.0.0.1; its user stands in the inventory, user=root"),
-        ("root@1.2.3.4:33022", "no host 'root'", "-w 1.2.3.4:33022; its user stands in the inventory"),
+        ("root@10.0.0.1", "no host 'root'", "-w 10.0.0.1; its user is in the inventory, user=root"),
+        ("root@1.2.3.4:33022", "no host 'root'", "-w 1.2.3.4:33022; its user is in the inventory"),
     ],
 )
 def test_addresses_that_stand_for_no_one_host(hosts, message, hint):

@@ -140,7 +140,7 @@ WRONG = [
     ("hosts: {a: 5}", 1, "a host must be a mapping", ""),
     ("hosts: {a b: {}}", 1, "'a b' is not a host name", ""),
     ("hosts: {root@a: {}}", 1, "'root@a' is not a host name", "user"),
-    ("hosts: {'': {}}", 1, "nothing before or behind a comma", ""),
+    ("hosts: {'': {}}", 1, "nothing before or after a comma", ""),
     ("hosts: {'::1': {}}", 1, "not a host name", "address"),
     ("hosts: {7: {}}", 1, "the name is no address", "give it an address"),
     ("hosts: {gpu[01-04: {}}", 1, "", ""),

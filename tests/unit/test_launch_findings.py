@@ -211,7 +211,7 @@ def test_ranks_that_would_each_train_alone() -> None:
     """accelerate distributes nothing where it finds no GPU, unless it is told of the CPUs."""
     installed = good(packages={"accelerate": "1.15.0"})
     several, one = plan_for("accelerate", HOSTS[:1]), plan_for("accelerate", (Host("n0", "10.0.0.1", slots=1),))
-    said = "n0: no NVIDIA GPU: accelerate lets each rank train alone, unless it is told that it trains on CPUs"
+    said = "n0: no NVIDIA GPU: accelerate lets each rank train alone, unless it is set to train on CPUs"
     assert findings(several, n0=installed) == [("warning", ("n0",), said)]
     assert findings(one, n0=installed) == []
 

@@ -31,7 +31,7 @@ def test_files_that_somebody_else_removed_or_wrote_to_are_fetched_anew(tmp_path:
     logs = NodeLogs(tmp_path / "runs/h")
     logs.write("rank0.out", 0, b"abc")
     (tmp_path / "runs/h/rank0.out").unlink()
-    assert logs.write("rank0.out", 3, b"def") == b"" and "somebody else" in str(logs.blocked)
+    assert logs.write("rank0.out", 3, b"def") == b"" and "another process" in str(logs.blocked)
     assert logs.try_again() and logs.sizes() == {"rank0.out": 0}
     assert logs.write("rank0.out", 0, b"abcdef") == b"abcdef"
     NodeLogs(tmp_path / "runs/h").write("rank0.out", 6, b"ghi")

@@ -74,6 +74,6 @@ def test_a_live_run_keeps_another_from_its_start_and_from_its_code(
     said = " ".join(done.err.split())
     assert done.code == 123 and "error: a: run first-20260101-000000-0000 of ada@head" in said, done
     assert "1 rank on 1 node" in said and "stop first-20260101-000000-0000' ends it; '" in said, done
-    assert "--share ./t' starts beside it" in said and "sync:" not in said and "start:" not in said, done
+    assert "--share ./t' starts alongside it" in said and "sync:" not in said and "start:" not in said, done
     assert "error: preflight refused, 1 finding; nothing was started anywhere" in said, done
     assert [program for _, program, _ in nodes.sent] == asked

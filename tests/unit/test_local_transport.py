@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.errors import ConnectError
 from fleet.transport.program import Program, last_message
 from fleet.transport.shell import stdin_eaten
 from fleet.transport.streams import STDERR_BYTES, Streams
@@ -33,6 +34,24 @@ def test_closing_what_another_thread_has_seen_end(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(type(channel), "wait", reaped_meanwhile)
     channel.close()  # there is nobody to be signalled any more
+
+
+def test_what_a_process_says_on_stderr_as_it_ends_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says it in the moment between two looks of the reader: at its pipes, and whether it lives."""
+    channel = session_here().start("exec >&-; read -r line; echo last >&2")
+    is_alive = channel._process.poll
+
+    def ends_now() -> int | None:
+        with suppress(ConnectError):
+            channel.send(b"\n")
+        channel._process.wait(60)
+        return is_alive()
+
+    monkeypatch.setattr(channel._process, "poll", ends_now)
+    while channel.recv(1.0) != b"":
+        pass
+    assert channel.recv_stderr() == b"last\n"
+    channel.close()
 
 
 class Chatty(Streams):

@@ -17,7 +17,7 @@ import pytest
 
 from fleet.node.base.clock import CLOCK
 from fleet.node.container.server import Server
-from tests.meetings import RUN, Meeting
+from tests.meetings import LIMIT, RUN, Meeting
 from tests.standin import standin_python
 
 FLEET = Path(sys.executable).with_name("fleet")
@@ -66,7 +66,7 @@ def test_a_hello_out_of_bounds_takes_no_part(meet: Callable[..., Meeting], hello
     it = meet(2)
     line = it.hello({"host": "x", "rank": 0, "each": 2, "about": it.about, **hello})
     with pytest.raises(OSError):
-        line.receive(20.0)
+        line.receive(LIMIT)
     containers = it.all("a", "b")
     for each in containers:
         each.end()
@@ -203,7 +203,7 @@ class Begun:
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(argv, cwd=self.folder, env=env, **pipe) as process:  # type: ignore[call-overload]
             try:
-                self.out, _ = process.communicate(timeout=60)
+                self.out, _ = process.communicate(timeout=300)
             finally:
                 process.kill()
                 self.over.set()
@@ -221,12 +221,12 @@ class Begun:
 
     def scream(self, _: None) -> None:
         assert self.listener
-        self.listener.settimeout(60)
+        self.listener.settimeout(300)
         sock, _address = self.listener.accept()
         with sock, self.listener, suppress(OSError):
             sock.recv(1 << 16)
             sock.sendall(self.messages[0])  # type: ignore[arg-type]
-            self.over.wait(60)
+            self.over.wait(300)
 
     def found(self) -> list[str]:
         return sorted(str(path) for path in self.folder.parent.rglob("*") if ".cache" not in path.parts)

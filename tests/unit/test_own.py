@@ -141,7 +141,7 @@ def test_a_document_that_another_user_put_there_is_not_read(
     (found,) = local_runs(here / "runs")
     assert found.broken is not None and str(document) in found.broken
     assert run(["launch", "--again", ID]) == 2
-    assert "nothing here tells how it was started" in capfd.readouterr().err
+    assert "nothing here shows how it was started" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl", "run.json.new", "stacks.txt", ".attempt", "gpu1/rank0.out"])

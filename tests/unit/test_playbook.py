@@ -122,7 +122,7 @@ def test_a_value_of_a_variable_is_not_looked_at_again() -> None:
         ('- echo: ["a\\0b"]', "p.yaml:1: 'echo' holds a NUL", None),
         ("- echo: [a]\n  echo: [b]", "p.yaml:2: key 'echo' is here twice", None),
         ("- {echo: [a], ignore-errors: maybe}", "p.yaml:1: 'ignore-errors' must be true or false", None),
-        ("- vars: {a: 1}\n  echo: [a]", "p.yaml:1: 'vars' stands in a list item of its own", None),
+        ("- vars: {a: 1}\n  echo: [a]", "p.yaml:1: 'vars' needs a list item of its own", None),
         ("- vars:\n    password_file:", "p.yaml:2: variable 'password_file' has no value", "--var password_file="),
         ("- vars: {alpha: 1}\n- echo: ['${alhpa}']", "p.yaml:2: unknown variable 'alhpa'", "'alpha'"),
         ("[]", "p.yaml:1: the playbook has no steps", None),
@@ -186,7 +186,7 @@ def test_play_runs_steps_in_process_with_the_common_options(tmp_path: Path, capf
     assert out == "--- me ---\nit's $(id)\n"
     assert "# say it\n$ fleet -i " in err
     assert f"{book}:3: this step ended in 4; ignored, as the playbook says\n" in err
-    assert f"{book}:4: this step ended in 3; 1 behind it was not run\n" in err
+    assert f"{book}:4: this step ended in 3; 1 after it was not run\n" in err
     assert "never" not in err
 
     assert run([*common, "--json", "play", str(book), "--var", "word=w"]) == 3
@@ -223,7 +223,7 @@ def test_an_interrupt_is_never_ignored(tmp_path: Path, capfd: pytest.CaptureFixt
     book.write_text("- {exec: {shell: exit 130}, ignore-errors: true}\n- exec: [echo, never]\n")
     assert run(["-i", str(tmp_path / "fleet.yaml"), "--transport", "local", "play", str(book)]) == 130
     out, err = capfd.readouterr()
-    assert out == "" and f"{book}:1: this step ended in 130; 1 behind it was not run\n" in err
+    assert out == "" and f"{book}:1: this step ended in 130; 1 after it was not run\n" in err
 
 
 def test_values_of_variables_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,6 @@ def test_who_looked_on_until_the_leader_was_gone_follows_the_attempt_of_now(
     before, after = ({"about": about(1.0, max_restarts=2, attempt=attempt)} for attempt in (0, 2))
     (tmp_path / "hostfile").write_text("a\n")
     leader, asked = Leader(folder), list[Spec]()
-    threading.Timer(1.0, leader.release).start()
     one = node(0, before, after, follows=[])
 
     def follow(spec: Spec) -> list[Message]:
@@ -66,6 +65,7 @@ def test_who_looked_on_until_the_leader_was_gone_follows_the_attempt_of_now(
 
     def report(spec: Spec) -> Sequence[Message]:
         if not (folder.parent / OTHER).exists():
+            threading.Timer(1.0, leader.release).start()
             (folder.parent / "latest").symlink_to(RUN)
             run_folder(folder.parent, OTHER)
         elif (link := folder.parent / "latest").exists():

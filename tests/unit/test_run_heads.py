@@ -103,7 +103,7 @@ def test_who_only_looks_on_is_told_so_when_it_ends(typed: Type, tmp_path: Path) 
     try:
         for folder in ("elsewhere", "here"):  # there it follows the run for itself, here a process leads it
             code, said = typed(*words, "attach", run.name, folder=folder, says="logs in").told(signal.SIGINT)
-            assert code == 0 and "looking on no longer; the run goes on as before" in said, said
+            assert code == 0 and "no longer watching; the run goes on as before" in said, said
             assert "leaving the run to itself" not in said and "goes on as before" in said, said
         os.kill(holder(run), signal.SIGKILL)
         code, said = typed(*words, "attach", says="logs in").told(signal.SIGINT)

@@ -115,7 +115,7 @@ def test_a_run_that_nobody_leads_is_judged_by_who_comes_first(here: Path) -> Non
     """Its lease ended it, and not the rank that this ended. Who comes later reads what the first one has written."""
     nodes = {"a": Node(), "b": Node()}
     for rank, (name, node) in enumerate(nodes.items()):
-        because = {"cause": "lease", "reason": "nothing was heard of the head for 4 s", "began": 10.0, "time": 10.5}
+        because = {"cause": "lease", "reason": "the head sent nothing for 4 s", "began": 10.0, "time": 10.5}
         owned = about(nnodes=2, hosts={"a": (0, 1), "b": (1, 1)})
         node.part = {**part(RUN, "stopped", node_rank=rank, about=owned, **because), "host": name}
         killed = ends(rank)
@@ -125,7 +125,7 @@ def test_a_run_that_nobody_leads_is_judged_by_who_comes_first(here: Path) -> Non
     looked, summary = from_elsewhere(here / "b", nodes, RUN)
     end = summary["end"]
     assert looked.code == 124 and (end["by"], end["code"], end["host"]) == ("lease", 124, "a"), end
-    assert "nothing was heard of the head for 4 s" in summary["first_failure"]["message"], summary
+    assert "the head sent nothing for 4 s" in summary["first_failure"]["message"], summary
     assert nodes["a"].verdict == nodes["b"].verdict == end
     nodes["a"].answers["follow"] = nodes["b"].answers["follow"] = [{"event": "end", "sizes": {}}]
     again, later = from_elsewhere(here / "c", nodes, RUN)

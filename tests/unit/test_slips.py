@@ -104,7 +104,7 @@ def hint_of(line: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str
 def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[str]) -> None:
     hint = hint_of(line, capsys)
     assert hint.endswith(instead)
-    assert re.fullmatch(r"(did you mean: |the script's own options stand behind it: )?", hint.removesuffix(instead))
+    assert re.fullmatch(r"(did you mean: |the script's own options come after it: )?", hint.removesuffix(instead))
     accept(instead)
 
 
@@ -119,7 +119,7 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
         ("fleet launch --rdzv_backend c10d train.py", "leave it away: fleet does that itself"),
         ("fleet check --nonsense", "see fleet check --help"),
         ("fleet exec -w", "see fleet exec --help"),
-        ("fleet launch --lr 1 -m pkg.train", "the script's own options stand behind it"),
+        ("fleet launch --lr 1 -m pkg.train", "the script's own options come after it"),
         ("fleet xyzzy", "see fleet --help"),
         ("fleet down", "see fleet --help"),
         ("fleet nohup torchrun train.py", "see fleet --help"),
@@ -137,10 +137,10 @@ def test_what_to_write(line: str, instead: str, capsys: pytest.CaptureFixture[st
             "data_address in the inventory, where fleet does not find it",
         ),
         ("fleet launch --engine accelerate --debug", "write --engine accelerate --engine-arg=--debug SCRIPT"),
-        ("fleet launch --engine accelerate --debug --lr 1 train.py", "what is the script's own stands behind it"),
+        ("fleet launch --engine accelerate --debug --lr 1 train.py", "the script's own options come after it"),
         (
             "fleet launch ds.json",
-            "an inventory stands behind -i, a file that the script reads behind the script",
+            "an inventory comes after -i, a file that the script reads comes after the script",
         ),
         ("fleet --quiet", "fleet --help shows them"),
     ],

@@ -19,6 +19,7 @@ from fleet.answers.runs import LeftAlone, RunSummary
 from fleet.errors import ConnectError, UsageError
 from fleet.model import Report
 from fleet.node.gang.ends import run_end
+from fleet.ops.plans import RequestPlan
 from fleet.ops.run.kept import job, local, reader
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.reader import events_of
@@ -158,7 +159,7 @@ class Model:
         return 0, "", ""
 
 
-def plan_of(runs: Path) -> submit.SubmitPlan:
+def plan_of(runs: Path) -> RequestPlan[Submit]:
     return submit.plan_of(Submit(on="slurm", runs_dir=runs, name="t", command=["t.py"]))
 
 

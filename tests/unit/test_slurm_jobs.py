@@ -195,7 +195,7 @@ def test_what_slurm_does_not_answer_is_no_answer(
         monkeypatch.setenv("SLURM_JOB_ID", "18")
         assert (other := why_over("17", signalled=True, seconds=0.1)) and not other.known, "it is of another job"
         monkeypatch.setenv("SLURM_JOB_ID", "17")
-    end = why_over("17", signalled=True, seconds=2.5)
+    end = why_over("17", signalled=True, seconds=60.0 if name and "sleep" not in script else 2.5)
     assert end is not None and (end.known, end.code) == (bool(name), code)
     assert end.why == f"ended by Slurm: {name}" if name else "; why is not known: " in end.why
     assert name or why_over("17", seconds=0.1) is None, "it goes on, as far as is known"
@@ -255,7 +255,7 @@ def test_a_leader_without_a_sign_of_life_is_named_while_its_job_runs(
     (folder / STATE).write_text("{}")
     monkeypatch.setattr(watch, "SILENT_SECONDS", 0.3)
     notices = list[Any]()
-    watched(folder, monkeypatch, notices.append, seconds=3.0)
+    watched(folder, monkeypatch, notices.append, seconds=8.0)
     (notice,) = [it for it in notices if getattr(it, "level", "") == "warning"]
     assert "has shown no sign of life" in notice.message and "scontrol show job 17" in notice.hint
 
@@ -360,6 +360,7 @@ def test_a_job_that_is_begun_again_leads_its_run_only_after_the_process_before_i
     (before := RunFolder(folder)).hold()
     with pytest.raises(UsageError, match="already"):
         launch_run.claim(draft)
+    monkeypatch.setattr(launch_run, "HANDOVER_SECONDS", 60.0)
     end = json.dumps({"exit_code": 0, "end": {"by": "done"}})
     leader = threading.Timer(0.3, lambda: ((folder / "summary.json").write_text(end), before.release()))
     leader.start()
@@ -466,7 +467,7 @@ def test_a_job_that_was_asked_to_end_may_be_there_still(
 ) -> None:
     asked(folder, "PENDING", monkeypatch)
     assert run(["stop", RUN]) == 0
-    assert "job 17 was asked to end" in capsys.readouterr().out and not (folder / "summary.json").exists()
+    assert "job 17 was requested to end" in capsys.readouterr().out and not (folder / "summary.json").exists()
 
 
 def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,9 +478,14 @@ def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pyte
     (folder / "summary.json").write_text(json.dumps(report.as_json()))
     hurried, runtime = list[float](), Runtime(LocalTransport())
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(job.Asking, "hurry", lambda *_: hurried.append(0.0))
     timer = threading.Timer(0.5, runtime.detach.set)
-    timer.start()
+
+    def hurry(*_: object) -> None:
+        hurried.append(0.0)
+        if len(hurried) == 1:
+            timer.start()
+
+    monkeypatch.setattr(job.Asking, "hurry", hurry)
     found = job.job_of(RUN, folder.parent)
     assert found is not None
     watch.watch(watch.watch_of(folder.parent, *found, detach=False), runtime)

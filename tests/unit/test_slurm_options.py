@@ -136,7 +136,7 @@ def test_no_secret_stands_in_the_script() -> None:
     text = script(environ={"SBATCH_EXPORT": "ALL,WANDB_API_KEY=tiger,LR=3"})
     assert "tiger" not in text and "SBATCH_EXPORT=ALL,WANDB_API_KEY=***,LR=3" in text
     for word in ("--export=ALL,WANDB_API_KEY=tiger", "--exp HF_TOKEN=tiger", "--of-a-later-slurm=PASSWORD=tiger"):
-        with pytest.raises(UsageError, match="a secret stands in no script") as wrong:
+        with pytest.raises(UsageError, match="a script must not hold a secret") as wrong:
             script(options={"sbatch_arg": (word,)})
         assert "tiger" not in wrong.value.message and "--env-file" in str(wrong.value.hint)
     assert stated(script(options={"sbatch_arg": ("--export=ALL,WANDB_API_KEY,LR=3",)}))["export"]

@@ -164,13 +164,13 @@ def test_ctrl_c_ends_the_wait_for_a_confirmation(programs: Path) -> None:
     script, cancel, begun = programs / "job.sh", Cancel(), time.monotonic()
     script.write_text("#!/bin/bash\n")
     for name in ("sbatch", "squeue"):
-        (programs / name).write_text("#!/bin/sh\ncase $* in *--me*) exit 0;; esac\nexec sleep 60\n")
+        (programs / name).write_text("#!/bin/sh\ncase $* in *--me*) exit 0;; esac\nexec sleep 600\n")
     timer = threading.Timer(0.3, cancel.set)
     timer.start()
     with pytest.raises(ConnectError, match="sbatch was interrupted before it answered"):
         SlurmQueue().submit(script, programs / "job.out", cancel)
     timer.join()
-    assert time.monotonic() - begun < 20.0
+    assert time.monotonic() - begun < 300.0
 
 
 def test_the_cluster_is_the_scripts(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

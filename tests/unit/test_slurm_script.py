@@ -69,8 +69,8 @@ def test_the_script_is_one_for_plain_sbatch(tmp_path: Path) -> None:
         ({"environ": {"SBATCH_ARRAY_INX": "0-1"}}, "SBATCH_ARRAY_INX is set: a run is one job"),
         ({"sbatch_arg": ("mail",)}, "no option"),
         ({"ntasks_per_node": "many"}, "not a number"),
-        ({"partition": "a\n#SBATCH --uid=0"}, "cannot stand in a batch script"),
-        ({"sbatch_arg": ("--later x\n#SBATCH --uid=0",)}, "cannot stand in a batch script"),
+        ({"partition": "a\n#SBATCH --uid=0"}, "cannot be in a batch script"),
+        ({"sbatch_arg": ("--later x\n#SBATCH --uid=0",)}, "cannot be in a batch script"),
     ],
 )
 def test_what_cannot_stand_there(options: dict[str, Any], word: str) -> None:
@@ -92,7 +92,7 @@ def test_nodes_that_are_named_are_as_many_as_are_requested(nodes: str, stated: s
 
 def test_no_secret_stands_in_a_setup_line() -> None:
     """One that it reads from elsewhere is none of the script's."""
-    with pytest.raises(UsageError, match=r"^--setup: WANDB_API_KEY=\*\*\*: a secret stands in no script"):
+    with pytest.raises(UsageError, match=r"^--setup: WANDB_API_KEY=\*\*\*: a script must not hold a secret"):
         lines(options={"setup": ("export WANDB_API_KEY=abc123",)})
     for line in ("export WANDB_API_KEY=$(cat ~/.key)", 'export HF_TOKEN="$HF"', "module load cuda", "a=1; . env"):
         found = lines(options={"setup": (line,)}, run="t-20261130-120000-abcd")

@@ -13,6 +13,7 @@ from fleet.errors import ConnectError
 from fleet.transport import srun
 from fleet.transport.base import Cancel, ConnectOptions
 from fleet.transport.srun import SrunTransport
+from tests.node.nodes import until
 from tests.sessions import shell
 from tests.unit.test_srun import HOSTS
 from tests.unit.test_srun import folder as folder
@@ -76,7 +77,13 @@ def test_no_step_is_requested_again_once_its_run_is_to_end(folder: Path, monkeyp
     monkeypatch.setattr(srun, "PAUSE_SECONDS", 30.0)
     refusing(folder, UNREACHED)
     transport, cancel = SrunTransport(ConnectOptions(30.0), hosts=HOSTS), Cancel()
-    timer = threading.Timer(2.0, cancel.set)
+
+    def soon() -> None:
+        until((folder / "asks").exists)
+        time.sleep(1.0)
+        cancel.set()
+
+    timer = threading.Thread(target=soon)
     timer.start()
     with pytest.raises(ConnectError, match="connect failure"):
         transport.connect(HOSTS[0], cancel)

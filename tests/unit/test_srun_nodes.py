@@ -103,12 +103,12 @@ def test_a_node_is_given_no_command_of_another(nodes: Nodes, token: object) -> N
         session = pool.submit(nodes.head.connect, A, Cancel())
         assert closed(nodes.dial(host="a", token=token))
         real = nodes.dial(host="a", token=OTHER)
-        channel = pool.submit(session.result(30.0).start, "echo secret")
+        channel = pool.submit(session.result(120.0).start, "echo secret")
         asked = json.loads(real.recv(4096))
         assert asked["command"] == "echo secret"
         nodes.dial(host="a", token=OTHER, channel=asked["start"]).sendall(ended(7))
-        with contextlib.closing(channel.result(30.0)) as process:
-            assert process.wait(30.0) == 7
+        with contextlib.closing(channel.result(120.0)) as process:
+            assert process.wait(120.0) == 7
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -118,15 +118,15 @@ def test_nor_says_how_it_ended(nodes: Nodes, name: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         session = pool.submit(nodes.head.connect, A, Cancel())
         real = nodes.dial(host="a", token=OTHER)
-        channel = pool.submit(session.result(30.0).start, "exit 7")
+        channel = pool.submit(session.result(120.0).start, "exit 7")
         number = json.loads(real.recv(4096))["start"]
         forged = nodes.dial(host=name, token=OWN, channel=number)
         with contextlib.suppress(OSError):
             forged.sendall(ended(0))
         assert closed(forged)
         nodes.dial(host="a", token=OTHER, channel=number).sendall(ended(7))
-        with contextlib.closing(channel.result(30.0)) as process:
-            assert process.wait(30.0) == 7
+        with contextlib.closing(channel.result(120.0)) as process:
+            assert process.wait(120.0) == 7
 
 
 def test_nor_says_for_it_that_the_job_is_over(nodes: Nodes) -> None:
@@ -156,7 +156,7 @@ def test_who_is_absent_is_not_believed_to_be_there(nodes: Nodes) -> None:
         session = pool.submit(nodes.head.connect, A, Cancel())
         assert closed(nodes.dial(host="a", token=OWN))
         with pytest.raises(ConnectError, match=r"within 3 s; 127\.0\.0\.1 said that it is a, without its token"):
-            session.result(30.0)
+            session.result(120.0)
 
 
 def test_the_heads_key_and_the_tokens_are_told_to_nobody(nodes: Nodes) -> None:

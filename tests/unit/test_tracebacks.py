@@ -92,7 +92,7 @@ def test_what_scrolled_by_already_is_not_repeated(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err.count("Traceback") == 1
     show(report, view)
     said = capfd.readouterr().err
-    assert "Traceback (most" not in said and "ValueError: rank 0 is negative" in said and "stands above" in said
+    assert "Traceback (most" not in said and "ValueError: rank 0 is negative" in said and "is above" in said
 
 
 def test_the_view_holds_them_back_once_the_run_is_stopped(capfd: pytest.CaptureFixture[str]) -> None:

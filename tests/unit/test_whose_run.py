@@ -84,7 +84,7 @@ def test_another_text_in_a_run_of_mine_is_not_believed(
     before, _ = starts(tmp_path), capfd.readouterr()
     assert typed(["launch", option, mine.name]) == 2 and starts(tmp_path) == before
     said = capfd.readouterr().err
-    assert f"{mine} is not as your fleet wrote it, if it did: nothing is launched unasked" in said, said
+    assert f"{mine} is not as your fleet wrote it, if it did: nothing is launched without consent" in said, said
     assert HINT.format(mine.name) in " ".join(said.split())
 
 

@@ -82,7 +82,7 @@ class DataLine(ProgressLine):
         ]
         last = min(shares, key=lambda name: shares[name])
         if shares[last] < sum(shares.values()) / len(shares) - 0.05:
-            parts.append(f"behind: {clean(last)} {100 * shares[last]:.0f}%")
+            parts.append(f"slowest: {clean(last)} {100 * shares[last]:.0f}%")
         return parts
 
 
@@ -123,7 +123,7 @@ def show_data(report: Report) -> None:
     warn_of_own((r.host, r.read(Received)) for r in report.results if r.ok)
     warn_of_source(whole)
     for cut in whole.cuts:
-        inform(f"host {cut['behind']} lost {cut['lost_seconds']:g} s when host {cut['host']} went out")
+        inform(f"host {cut['behind']} was delayed by {cut['lost_seconds']:g} s when host {cut['host']} was given up")
 
 
 def show_wheels(report: Report) -> None:
@@ -138,7 +138,7 @@ def show_wheels(report: Report) -> None:
             return ", ".join(f"{LABELS[state]} {few(named[state], 5)}" for state in LABELS if state in named)
         new, old = named.get("installed", []), len(named.get("there", []))
         parts = [f"installed {few(new, 5)}"] if new else []
-        there = "it has what was asked for" if not old else "it is there" if old == 1 else f"all {old} are there"
+        there = "it has what was requested" if not old else "it is there" if old == 1 else f"all {old} are there"
         parts += [] if new and not old else [f"{old} already there" if new else f"nothing to do, {there}"]
         return f"{', '.join(parts)}, in {has.python}"
 

@@ -152,6 +152,7 @@ def sync(
         raise UsageError("--all, --delete-excluded, --max-delete and --source-id have a meaning for code only")
     if src is not None:
         Sync(src, to)  # its checks come before any host is looked up
+    from fleet.delivery.chain.transfer import Broadcast
     from fleet.ops.sync import Section, read_section
 
     inventory = load_inventory()
@@ -177,7 +178,8 @@ def sync(
         parts.append(Part("code", plan, sending, show, (source,)))
     if section.data:
         plan = of.sync_data(*section.data, limit=given["limit"], from_host=given["from_host"], **consent)
-        sources = tuple(Path(each["source"]) for each in plan.describe()["data"])
+        assert isinstance(plan.plan, Broadcast)
+        sources = tuple(item.source for item in plan.plan.items)
         parts.append(Part("data", plan, DataLine, show_data, sources))
     if section.wheels is not None:
         plan = of.sync_wheels(

@@ -227,7 +227,7 @@ class Verb(click.Command):
 
 
 class NoSuchVerb(click.UsageError):
-    """No verb has this name. tokens: the one that stands in place of a verb, and all after it."""
+    """No verb has this name. tokens: the name, and all tokens after it."""
 
     def __init__(self, tokens: Sequence[str], ctx: click.Context) -> None:
         super().__init__(f"No such verb '{tokens[0]}'", ctx)

@@ -143,7 +143,7 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
     elif near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
         hint = f"did you mean {near[0]}?"
     elif ctx.command.name == "launch":
-        hint = f"the script's own options stand behind it{_after_the_script(ctx, argv, at)}"
+        hint = f"the script's own options come after it{_after_the_script(ctx, argv, at)}"
     return UsageError(f"No such option: {typed}", hint=hint)
 
 

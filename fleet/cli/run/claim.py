@@ -1,16 +1,17 @@
-"""The run for which a job was requested, as the command of its script claims it, and records that it cannot begin."""
+"""Claims, inside of a job, the run that the job was submitted for. Records an error that keeps it from beginning."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fleet.best_effort import best_effort
 from fleet.cli.line.line import settings_of
 from fleet.cli.screen.output import inform
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, Interrupted
@@ -21,13 +22,14 @@ FINAL = EXIT_OK, EXIT_INTERRUPTED  # a run that ended well, or that its user end
 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
-    """Returns the run that the job is for in which this is typed, and its attempt; {} where it is no certain one, and
-    for a plan. Raises click's Exit, with the run's code, where it has ended, and its queue begins the job again."""
+    """Returns the run that this process's job was submitted for, and its attempt; {} if that is not known for certain,
+    and for --dry-run. If the queue begins the job again after the run has ended, raises click's Exit with the run's
+    exit code."""
     name = settings_of().on
     if name == INVENTORY or settings_of().dry_run:
         return {}
     from fleet.ops.run.kept.documents import RUN, SUMMARY
-    from fleet.ops.run.kept.folder import RunFolder  # these take their time
+    from fleet.ops.run.kept.folder import RunFolder  # slow to import
     from fleet.ops.run.kept.job import code_of, is_for
 
     source = SOURCES.get(name)
@@ -35,10 +37,11 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    if attempt and code not in (None, *FINAL):  # its user has put the job of a run that failed back
-        with suppress(OSError):  # one that is there later is of a process that led the run meanwhile
+    if attempt and code not in (None, *FINAL):  # the user has put the job of a failed run back into the queue
+        # a process that led the run meanwhile may write another one
+        with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()
-    elif code is not None:  # slurmctld may count one that it could not begin, as the one before ran there still
+    elif code is not None:  # slurmctld may count a start that failed because the last one still ran there
         raise _repeated(runs_dir / run, code)
     if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
         attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
@@ -47,8 +50,8 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
 
 @contextmanager
 def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields what claimed() returns. An error before the run begins is its end, and goes on record as such,
-    unless the queue ended it: that may begin it again."""
+    """Yields what claimed() returns. Records an error before the run begins as the run's end, unless the queue ended
+    the job: the queue may begin it again."""
     if not (claims := claimed(runs_dir)):
         yield claims
         return
@@ -62,20 +65,21 @@ def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
     except FleetError as error:
         if error.kind == HAS_ENDED and (code := code_of(file.parent)) is not None:
             raise _repeated(file.parent, code) from error
-        if read_object(file) in ({}, before):  # else it is on record, and the queue has the request
+        if read_object(file) in ({}, before):  # else the end is on record already, or the job is back in the queue
             _keep_refusal(runs_dir, claims["claims"], error)
         raise
 
 
 def _repeated(folder: Path, code: int) -> click.exceptions.Exit:
-    """Prints that the run of this job has ended, and how it is run again; the job ends with the code of its run."""
+    """Prints that the run of this job has ended, and the command that repeats it. Returns the Exit with the run's
+    code."""
     from fleet.ops.run.kept.documents import RUN
     from fleet.ops.run.kept.job import SCRIPT
 
     source, run = SOURCES.get(settings_of().on), folder.name
     text = f"run {run} has ended, with exit code {code}, and {source.queue().what} begins job {source.job(os.environ)}"
     requested = shlex.join(["sbatch", f"--chdir={os.getcwd()}", str((folder / SCRIPT).absolute())])
-    # one that never began has no record of how it was requested, but for its script
+    # a run that never began has no record of its request except for its script
     inform(f"{text} again", f"fleet launch --again {run}" if (folder / RUN).exists() else requested)
     return click.exceptions.Exit(code)
 
@@ -89,14 +93,14 @@ def _keep_refusal(runs_dir: Path, run: str, error: FleetError) -> None:
         return
     by_signal = isinstance(error, Interrupted)
     ended = SOURCES.get(settings_of().on).ended(os.environ, signalled=by_signal)
-    if ended is None and by_signal:  # the queue has not shown who sent it, and may begin the job again
+    if ended is None and by_signal:  # the queue does not show who sent the signal, and may begin the job again
         ended = JobEnd(error.message, error.exit_code)
     RunFolder.open(runs_dir, run).release()
     keep_refusal(runs_dir / run, not_started(error, run, runs_dir / run, ended=ended))
 
 
 def requeue(folder: Path) -> None:
-    """Has the queue begin this job again, where the time limit ended its run and it was requested so."""
+    """Requests that the queue begins this job again, if the time limit ended its run and the user wanted that."""
     from fleet.ops.run.kept.job import has_ended
 
     source = SOURCES.get(settings_of().on)

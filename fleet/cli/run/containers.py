@@ -1,4 +1,4 @@
-"""`fleet launch --on env`, which does a container's part of a run, and `--on k8s`, which writes what starts them."""
+"""Runs `fleet launch --on env`, a container's part of a run, and `--on k8s`, which writes a manifest of such pods."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fleet.errors import UsageError
 from fleet.inventory.secret import masked
 from fleet.sources.source import Source
 
-IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # besides what its own options are
+IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # in addition to the options in ROWS
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
-OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # what an operator, or the manifest, gives each pod
+OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # an operator or the manifest gives them to each pod
 IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container", "engine"}  # given to pods by it
 
 
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
-    """Returns the options that were typed, of those that containers have. Raises UsageError for another one."""
+    """Returns the typed options that are in `known`. Raises UsageError for one that has no meaning with this source."""
     ctx, settings = click.get_current_context(), settings_of()
     flags = {str(it.name): max(it.opts, key=len) for it in ctx.command.params}
     typed = {name for name in (*given, "again", "from_", "yes") if was_typed(ctx, name)}
@@ -38,8 +38,8 @@ def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Seque
 def launch_here(
     source: Source, script: str, args: Sequence[str], given: dict[str, Any], requested: Mapping[str, Any]
 ) -> int:
-    """Does this container's part of a run that a platform starts in all of them. Returns the run's exit code here.
-    UsageError for what has no meaning here. requested: the options that only --on env has."""
+    """Runs this container's part of a run that a platform starts in all containers. Returns the exit code. Raises
+    UsageError for an option that has no meaning here. requested: the options that only --on env has."""
     from fleet.node.container.explain import show
     from fleet.node.container.main import run_here
     from fleet.node.container.options import GIVEN_AS, ROWS, field, of
@@ -55,7 +55,7 @@ def launch_here(
     options["env"] = read_env(given["env_file"], given["env"], (), os.environ)[0]
     options["runs_dir"] = str(given["runs_dir"])
     options |= {"module": given["module"], "engine_options": {name.replace("_", "-"): own[name] for name in own}}
-    if isinstance(options.get("wait"), bool):  # no time is given: its own
+    if isinstance(options.get("wait"), bool):  # without a time, the default of --wait holds
         del options["wait"]
     return run_here(of(options, script, args))
 

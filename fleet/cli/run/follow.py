@@ -73,7 +73,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
             inform(clean(f"  kernel of {failure.kernel.host}: {failure.kernel.line}"))
         trace = failure.traceback
         if view.tracebacks.was_shown(trace):
-            trace = "(its traceback stands above)"
+            trace = "(its traceback is above)"
         for line in (trace or failure.tail or "").splitlines():
             if line != failure.why:  # that line was printed already
                 inform(f"    {clean(line)}")
@@ -197,7 +197,7 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
         if signum in leaves:
             runtime.detach.set()
             ends = "leaving the run to itself; 'fleet stop latest' ends it"
-            terminal.note(ends if view.leads else "looking on no longer; the run goes on as before")
+            terminal.note(ends if view.leads else "no longer watching; the run goes on as before")
             return
         latch = runtime.cancel
         latch.within = TERM_SECONDS if signum == signal.SIGTERM else latch.within

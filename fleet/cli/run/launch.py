@@ -174,7 +174,7 @@ def _launch(
     """Launches on hosts that are available now. claims: see on_record()."""
     settings, inventory = settings_of(), load_inventory()
     if passed := next((arg for arg in args if one_spelling(arg) in LIKE_OURS), None):
-        remark(f"{passed} stands behind the script, so the script is given it; fleet's own options stand before")
+        remark(f"{passed} comes after the script, so it is passed to the script; fleet's own options come before")
     sizes = run.fitted(inventory) if run else {}
     nnodes = given["nnodes"] or sizes.get("nnodes")
     ranks = given.pop("ranks")

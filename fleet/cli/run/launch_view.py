@@ -34,11 +34,11 @@ BUFFER_BYTES = 32 << 20
 SCREEN_BYTES = 1 << 20  # for a terminal: no user reads more at once, and new output matters more than old
 PIPE_PROGRESS_SECONDS = 10.0
 LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; the second if only the time changes
-STUCK_SECONDS = 10.0  # wait at the end, if no line is read
-PIPE_PATIENCE = 6  # times as long if a pipe reads, such as a pager or a busy program
+STUCK_SECONDS = 10.0  # at the end, how long a terminal may read no line before the rest is dropped
+PIPE_PATIENCE = 6  # a pipe may be so many times slower: a pager, or a busy program
 CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times at which the live lines are redrawn below others
-RUNNING, SPOKEN = "running, the ranks have said nothing yet", Round("", ())
-# notices that are shown without -v, too: steps, where the logs are, and the end of something that a warning reported
+RUNNING, SPOKEN = "running, no output of the ranks yet", Round("", ())
+# notices that are shown without -v, too: steps, the place of the logs, the end of a state that a warning reported
 STEPS = (Submitted, Waiting, WaitsFor, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 

@@ -232,13 +232,13 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
         for passed in local.passed_over(runs_dir):
             inform(clean(f"warning: {passed}"))
         if prune and (open_ := [run.run for run in found if run.state == "open"]):
-            inform(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' brings it")
+            inform(f"{counted(len(open_), 'run')} without an end on record stay: 'fleet attach {open_[-1]}' fetches it")
     amount = f"{counted(len(old), 'run')}, {size_text(sum(run.size for run in old))}"
     if old and not settings.dry_run:
         if not yes and not (agreed := ask(f"Remove the logs of {amount}?")):
             hint = f"fleet runs --prune -y {_letting_go(keep, days, max_size, runs_dir)}; --dry-run only looks"
             raise UsageError(
-                "nothing is removed" + " unasked, and nobody can be asked here" * (agreed is None), hint=hint
+                "nothing is removed" + " without consent, and no user is here to ask" * (agreed is None), hint=hint
             )
         for run in old:
             if left := local.prune(run):

@@ -193,7 +193,7 @@ def stop(run: str, runs_dir: Path) -> int | None:
     if standing.state is State.WAITING:
         queue.cancel(*requested)
         standing = queue.look([requested])[requested]
-        what = f"job {job.job} {'is out of the queue' if standing.state is State.OVER else 'was asked to end'}"
+        what = f"job {job.job} {'is out of the queue' if standing.state is State.OVER else 'was requested to end'}"
     if standing.state is State.OVER:
         keep_end(folder, ended_in_queue(folder, job.job, standing))
     answer = RunStopped(run_id)

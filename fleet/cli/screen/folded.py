@@ -39,7 +39,7 @@ class Hunk:
             return f"lines {self.first + 1}-{self.last}"
         if self.last > self.first:
             return f"line {self.last}"
-        return f"behind line {self.last}" if self.last else "before line 1"
+        return f"after line {self.last}" if self.last else "before line 1"
 
 
 def lines_of(data: bytes) -> list[bytes]:

@@ -1,7 +1,7 @@
 """Splits the output of ranks into lines and writes them, and holds back tracebacks.
 
-Tracebacks of ranks are held back for a moment. Those that end the run are shown once, by its summary. Any other is
-shown once, however many ranks wrote it; those that end an attempt, too."""
+Tracebacks of ranks are held back for a moment, and each is shown once, however many ranks wrote it. The summary shows
+those that end the run. Those that end an attempt are shown before the next attempt."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Streams:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._places = {name: place for place, name in enumerate(names)}
         self.all: dict[Key, Lines] = {}
-        self._last: tuple[Output, bytes] | None = None  # the last output, and its stream's unfinished line before that
+        self._last: tuple[Output, bytes] | None = None  # the last output, and the unfinished line before it
 
     def tint(self, host: str) -> int:
         """Returns the number that selects a host's colour."""
@@ -77,8 +77,8 @@ class Streams:
         return self.all.setdefault((event.host, event.rank, event.stream), Lines())
 
     def halves(self, event: Event | None) -> list[Output]:
-        """Returns the unfinished lines of all streams, unchanged. event: will be shown again; if it was the last
-        output, its part is taken out."""
+        """Returns the unfinished lines of all streams, unchanged. event: an event that the caller shows once more; if
+        it was the last output, the lines do not include it."""
         if self._last is not None and self._last[0] is event:
             self._of(self._last[0]).rest = self._last[1]
         return [Output(host, name, of.rest, rank) for (host, rank, name), of in self.all.items() if of.rest]
@@ -197,7 +197,7 @@ class Tracebacks:
         self.stopping = False
         self._held: dict[Stream, tuple[float, list[bytes]]] = {}
         self._shown: dict[str, float] = {}
-        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # shown by the summary or before the next attempt
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # for the summary, or to show before the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
         """Returns the lines to show at once."""

@@ -140,7 +140,7 @@ class ExecVerb(Verb):
                 hint = "--shell LINE takes the place of the command"
             elif fleets and not any(arg.startswith("-") for arg in others):
                 hint = f"{shlex.join(['fleet', 'exec', *own, *fleets, '--', argv[0], *others])}; or {hint}"
-            raise UsageError(f"{option} behind {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
+            raise UsageError(f"{option} after {argv[0]}: without '--' it could be fleet's or the command's", hint=hint)
         return rest
 
 
@@ -224,7 +224,7 @@ def other_command(
         trained = argv[0] in LAUNCHERS or any(host.python or host.activate for host in hosts.values())
         if env_of is None and "/" not in argv[0] and argv[0] != "nvidia-smi" and trained:
             own = " ".join(quote(arg) for arg in argv)
-            return f"'fleet exec --env-of python -- {own}' looks beside the training interpreter, too"
+            return f"'fleet exec --env-of python -- {own}' also looks next to the training interpreter"
     operator = next((arg for arg in argv[1:-1] if OPERATOR.fullmatch(arg) and argv[0] not in WITH_SIGNS), None)
     if operator or statuses != {0} and any(GLOB.fullmatch(arg) for arg in argv[1:]):
         line = " ".join(arg if OPERATOR.fullmatch(arg) or GLOB.fullmatch(arg) else shlex.quote(arg) for arg in argv)

@@ -138,7 +138,7 @@ def agree(plan: op.InitPlan, found: op.Proposal, yes: bool) -> bool:
             echo(line, wrap=False)
     reply = None if settings_of().json else answer(lambda width: [f"Change {plan.path}? [y/N] "])
     if reply is None:
-        raise UsageError(f"{plan.path} is there already, and nobody can be asked", hint="--yes changes it")
+        raise UsageError(f"{plan.path} exists already, and no user can be asked", hint="--yes changes it")
     return reply in ("y", "yes")
 
 

@@ -227,7 +227,7 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
             inform(f"{step.where}: this step ended in {ended}; ignored, as the playbook says")
             continue
         code, left = ended, len(steps) - at
-        rest = f"; {left} behind it {'was' if left == 1 else 'were'} not run" if left else ""
+        rest = f"; {left} after it {'was' if left == 1 else 'were'} not run" if left else ""
         inform(f"{step.where}: this step ended in {code}{rest}")
         if not settings.dry_run:
             given = [arg for name in hidden(vars_, every) for arg in ("--var", name)]

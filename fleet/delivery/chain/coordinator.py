@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from fleet.background import unattended
+from fleet.best_effort import best_effort
 from fleet.delivery import own_files
 from fleet.delivery.chain.judge import HINTS, Judge, Verdict
 from fleet.delivery.chain.member import Member, Outbox
@@ -70,7 +70,7 @@ class Coordinator:
 
     # -- members come and go -------------------------------------------------------------------------------
     def emit(self, event: Event) -> None:
-        with contextlib.suppress(Exception):  # an error in a view must not end the coordinator
+        with best_effort("show the progress", Exception):  # which must not end the coordinator
             self._view(event)
 
     def opened(self, member: Member, outbox: Outbox) -> None:

@@ -40,7 +40,7 @@ class Head(Coordinator):
         if member.state != "starting":
             return
         if message["with"] not in self.members or message["with"] == member.host.name:
-            raise ProtocolError("it shares a folder with nobody here", member.host.name)
+            raise ProtocolError("it shares a folder with no host of this sync", member.host.name)
         member.state = "shared"
         member.answer = replace(member.answer, shared_with=message["with"])
         self.maybe_go()
@@ -84,7 +84,7 @@ class Head(Coordinator):
         self.emit(Progress(name, member.state, member.received, member.need["bytes"]))
         self.chain.sent(name, message["sent"], now)
         if self.chain.heard(name, message["position"], received, now, placed):
-            self.emit(Notice("info", "speaks again: it goes on at the end of the chain", name))
+            self.emit(Notice("info", "sends again: it goes on at the end of the chain", name))
             self._give()
         if name in self._lost and received > self._lost[name][2]:
             gone, since, _ = self._lost.pop(name)

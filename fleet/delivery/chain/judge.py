@@ -27,10 +27,10 @@ Action = Literal["aside", "last", "direct", "out"]
 # why a sender moves to the end, by the kind of fault that two of its receivers had
 WAY_OUT = {
     "unreachable": "it reaches no other host",
-    "slow": "its way out is slow: the hosts behind it crawl",
+    "slow": "its outgoing link is slow, and delays the hosts after it",
     "stalled": "what it sends does not arrive",
     "lost": "its links to other hosts break",
-    "protocol": "it says of several hosts that they do not keep to fleet's protocol",
+    "protocol": "it reports of several hosts that they do not keep to fleet's protocol",
     "corrupt": "what others got from it is not in the source",
 }
 HINTS = {

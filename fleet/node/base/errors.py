@@ -1,4 +1,4 @@
-"""Describes why a node program gives up, as text for people. Has contexts that undo work then, or afterwards."""
+"""Describes why a node program gives up, as text for people. Its contexts undo work after an error, or in any case."""
 
 import os
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from fleet.node.base.wire import decode, send_exit, send_json, start
 
 
 class Refused(Exception):
-    """Is raised if a program does nothing, or nothing more. busy: another process does the same work just now."""
+    """Is raised if a program cannot begin its work, or cannot go on. busy: another process does the same work now."""
 
     def __init__(self, message: str, hint: "str | None" = None, busy: bool = False) -> None:
         Exception.__init__(self, message)

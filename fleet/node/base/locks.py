@@ -87,8 +87,8 @@ def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = N
 
 
 def try_file(fd: int, alone: bool) -> bool:
-    """Does the same as try_lock(), by a file. A process that wants a shared lock and cannot write there makes no file:
-    it only checks for others."""
+    """Does the same as try_lock(), by a file next to the locked one. A process that wants a shared lock and cannot
+    write there makes no file: it only checks for others."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = myself()
     mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))

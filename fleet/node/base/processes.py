@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from fleet.node.base.types import Any, Callable, Iterable, Iterator
+from fleet.protocol.state import RANK_WRAPPER
 
 POLL_SECONDS = 0.05
 
@@ -149,6 +150,12 @@ def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
         found.update(under)
         todo += under
     return found
+
+
+def rank_wrappers(among: "Iterable[int]") -> "list[int]":
+    """Returns the live processes that wrap a rank. A wrapper's child has its name, too, until it executes the rank."""
+    named = {pid: stat_of(pid) for pid in among if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
+    return [pid for pid, stat in named.items() if stat and stat[0] not in (b"Z", b"X") and int(stat[1]) not in named]
 
 
 def environment(pid: int) -> "dict[bytes, bytes]":

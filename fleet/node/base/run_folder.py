@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, boot_id, names_in, read_file, start_time, stuck, with_env
+from fleet.node.base.processes import below, boot_id, names_in, rank_wrappers, read_file, start_time, stuck, with_env
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -22,7 +22,6 @@ from fleet.protocol.state import (
     NODE_LOG,
     PID,
     PROTOCOL,
-    RANK_WRAPPER,
     RUN_MARK,
     RUNS,
     SPEC,
@@ -232,8 +231,8 @@ def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
-    """Makes the supervisor stop the run, by a file, or by a signal (and its own grace, or none) if none can be written.
-    signum: what ranks get."""
+    """Makes the supervisor stop the run, by a file. If that cannot be written, by a signal: then its own grace holds,
+    or none. signum: the signal that ranks get."""
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
@@ -250,7 +249,7 @@ def since_boot(folder: str) -> bool:
 
 
 def fate(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, when that was, if it was before now) of a run that has neither a supervisor nor a final
+    """Returns (cause, reason, time of the cause or None: now) for a run that has neither a supervisor nor a final
     status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None
@@ -269,7 +268,7 @@ def ranks_up(folder: str) -> int:
     found, spec = set(below(who["pid"] for who in owners(folder))), read_json(os.path.join(folder, SPEC))
     if spec.get("container"):  # docker's are below its daemon
         found.update(with_env(RUN_MARK, spec["run"]))
-    return sum(read_file("/proc/%d/comm" % pid) == RANK_WRAPPER and start_time(pid) is not None for pid in found)
+    return len(rank_wrappers(found))
 
 
 def standing(folder: str) -> "tuple[dict[str, Any], bool]":

@@ -30,8 +30,8 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     """Makes or finds the state folder (0700) of the file or folder `name` in `around`. Returns a path of it, which
     stays open.
 
-    It is called state_name() and lies in `around`. If `target`, the folder itself, is a mount point, or `around` cannot
-    be written, it is called `suffix` and lies in `target`. Raises Refused if another user made it: below /tmp anyone
+    It is in `around`, with the name of state_name(). If `target`, the folder itself, is a mount point, or `around` is
+    not writable, it is in `target`, with the name `suffix`. Raises Refused if another user made it: below /tmp anyone
     can, and could put files into the stage."""
     anchor, meta = around, around.at(state_name(name, suffix))
     if target is not None and (
@@ -45,7 +45,7 @@ def state_folder(around: "Beneath", name: bytes, suffix: bytes, target: "Beneath
     found = os.lstat(meta)
     if not stat.S_ISDIR(found.st_mode) or not is_ours(anchor.path, found.st_uid):
         raise Refused(
-            "%s was made by somebody else (user id %d)" % (shown(meta), found.st_uid),
+            "%s was made by another user (user id %d)" % (shown(meta), found.st_uid),
             "do this as that user, remove it there, or choose another folder",
         )
     fd = os.open(meta, HOLD)
@@ -66,7 +66,7 @@ def own_home(*names: str, home: str = "~") -> str:
     host = None if os.geteuid() else os.stat(home).st_uid  # with sudo, root uses a user's home
     for found in (os.lstat(path), os.stat(path)):
         if found.st_uid != host and not is_ours(os.fsencode(path), found.st_uid):
-            raise Refused("%s belongs to user id %d" % (path, found.st_uid), "take it away, or log in as that user")
+            raise Refused("%s belongs to user id %d" % (path, found.st_uid), "remove it, or log in as that user")
     if stat.S_IMODE(found.st_mode) & 0o077:
         with suppress(OSError):  # a file system without modes
             os.chmod(path, 0o700)

@@ -104,7 +104,8 @@ class Leading:
 
     # -- while it runs --------------------------------------------------------------------------------------
     def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
-        """Takes a member's report. time: since the epoch. Raises ValueError for a rank that is not the member's."""
+        """Handles a member's report. time: of its arrival, in seconds since the epoch. Raises ValueError for a rank
+        that is not the member's."""
         kind, host = news["event"], member.host
         if "rank" in news and news["rank"] not in self.ranks_of(member):
             raise ValueError("not its rank")
@@ -217,7 +218,7 @@ class Leading:
             text = "no rank has written anything for %.0f s" % quiet
             if kind == "early":
                 text = "a rank has ended well, and others still run"
-            about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder has where ranks stand"}
+            about: dict[str, Any] = {"id": kind, "remedy": "stacks.txt in the run's folder shows where the ranks are"}
             if kind == "stalled":
                 about = {"seconds": round(quiet, 1), "ranks": [it for node in running for it in node.unaccounted]}
             self.record.event("stalled" if kind == "stalled" else "advice", text, "warning", None, **about)

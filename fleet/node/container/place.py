@@ -146,7 +146,7 @@ def take_in(place: Place) -> None:
             return None
         if text == "":
             hint = place.way(thing, "is this host in it, and is it whole?")
-            wrong.append(("%s says nothing of this container" % where, hint))
+            wrong.append(("%s does not describe this container" % where, hint))
             return None
         return text
 
@@ -243,7 +243,7 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
     by_name = place.elastic or static and "rank" not in place.given
     if by_name and "job" not in place.given and not table.get("unnamed"):
         hint = place.way("job", "one text for all containers, another for each run")
-        place.wrong.append(("nothing tells this run from others: %s is not set" % place.variables("job"), hint))
+        place.wrong.append(("nothing distinguishes this run from others: %s is not set" % place.variables("job"), hint))
 
 
 def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:

@@ -1,5 +1,5 @@
 """Reads a platform's variables. The tables in platforms.py name them as VARIABLE:READER, and this module has the
-readers. Each returns the text of a thing: a value of a container's place, such as "rank" or "master"."""
+readers. Each returns one value of a container's place, such as its "rank" or "master", as text."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, Mapping
 
 FILE_BYTES = 1 << 20
-# the variables that nearly all platforms set
+# value of a place -> the variables that nearly all platforms set for it
 MEETING = {"each": ["NPROC_PER_NODE"], "master": ["MASTER_ADDR"], "port": ["MASTER_PORT"]}
 
 
@@ -106,8 +106,8 @@ PLAIN: "dict[str, Callable[[str], str | None]]" = {
 
 
 def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "str | None":
-    """Returns the text of a thing by the reader `kind`. other: its second argument, a variable's name. "": the value
-    does not have the thing. None: the value counts as not set."""
+    """Returns what the reader `kind` finds in a variable's value. other: its second argument, a variable's name. It
+    returns "" if it finds nothing, and None if the variable counts as not set."""
     if kind in PLAIN:
         return PLAIN[kind](value)
     if kind == "where":

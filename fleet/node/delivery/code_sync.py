@@ -134,7 +134,7 @@ class Large:
 def changed_meanwhile(path: str) -> "Refused":
     return Refused(
         "%s did not arrive as it was sent (changed while it was read?)" % path,
-        "run the sync again; nothing was switched in",
+        "run the sync again; no file was replaced",
     )
 
 

@@ -42,12 +42,12 @@ def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
 
 
 class Comparison:
-    """Sorts the entries by what happens to them. changed: entries that will be changed to the source's state. needed:
-    those of them whose bytes must be received. seen: paths that were there already, equal to the source. left: the
-    node's own paths that stay: the source has not changed them, and force does not name them. own: the node's own
-    entries that are in the way. doubts: entries that a digest must decide: equal, left or own. delete: paths that the
-    source no longer has, with their stat. kept: such paths that the node has changed. also: rows of other paths that
-    stay known."""
+    """Sorts the entries of a source by what happens to them. changed: entries that will be changed to the source's
+    state. needed: those of them whose bytes must be received. seen: paths that were there already, equal to the source.
+    left: the node's own paths that stay: the source has not changed them, and force does not name them. own: the node's
+    own entries that are in the way. doubts: entries that a digest must decide: equal, left or own. delete: paths that
+    the source no longer has, with their stat. kept: such paths that the node has changed. also: rows of other paths
+    that stay known."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
         if space.f_files and files > space.f_favail:
             raise Refused(
                 "%d files are to be made in %s, inodes for %d are free" % (files, shown(folder), space.f_favail),
-                "take files away there ('df -i' counts them), or make it one archive",
+                "remove files there ('df -i' counts them), or make it one archive",
             )
 
 

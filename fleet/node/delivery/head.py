@@ -42,7 +42,7 @@ class Head:
 
     def part(self) -> None:
         with suppress(OSError):
-            send_json(failed(Refused("the head said nothing for %g s" % self.patience, "run the sync again")))
+            send_json(failed(Refused("the head sent nothing for %g s" % self.patience, "run the sync again")))
             send_exit(1)
 
     def say(self, question: "Mapping[str, Any]") -> None:

@@ -1,5 +1,5 @@
 """Stages received files in the state folder of a destination, until they are put in place. After a kill, staged files
-are not sent again. Files for a file system that is mounted inside the destination are staged in a folder of that one.
+are not sent again. If another file system is mounted inside of the destination, its files are staged there.
 
     stage/PATH    a file. It is complete if it has the source's time.
     blocks/KEY    digests of the 4 MiB blocks of a large file. KEY is made of its path, size and mtime.
@@ -41,8 +41,9 @@ def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
 
 
 class Stage:
-    """Stages files in the state folder `meta`, whose lock is held. A file that is written in pieces has digests of its
-    blocks; it is complete when it has the last one. dest: the destination; None: it is on the file system of `meta`."""
+    """Stages files in the state folder `meta`, whose lock is held. For a file that is written in pieces, the stage has
+    the digests of its blocks; with the last digest it is complete. dest: the destination; None: it is on the file
+    system of `meta`."""
 
     def __init__(self, meta: bytes, dest: "Beneath | None" = None) -> None:
         self.meta, self.dest = meta, dest

@@ -61,8 +61,8 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
 
 
 def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
-    """Returns the numbers of the entries that are ignored. A destination that lies inside theirs has another entry for
-    the same path, or for one of its parent folders."""
+    """Returns the numbers of the entries that are ignored: a destination inside of theirs has another entry for the
+    same path, or for one of its parent folders."""
     full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
     goes: dict[bytes, tuple[int, str]] = {}  # path -> the innermost target with an entry for it, and the entry's kind
     for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):

@@ -209,7 +209,7 @@ def ask_interpreter(
         return json.loads(out.strip().splitlines()[-1]), None
     except (OSError, ValueError, IndexError) as error:
         reason = str(error) if isinstance(error, OSError) else last_line(err)
-        return None, "%s: %s" % (path, reason or "said nothing, exit status %d" % status)
+        return None, "%s: %s" % (path, reason or "printed nothing, exit status %d" % status)
 
 
 def imports(

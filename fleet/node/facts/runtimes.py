@@ -18,7 +18,7 @@ from fleet.node.facts.system import find as first_match
 
 SECONDS = 10.0
 SILENT = 126  # the status of a runtime that does not respond, or cannot be started
-# "id" prints an image's id. It fails if the image is missing or the runtime does not work; "list" fails only then
+# "id" prints an image's id, and fails if the image is missing. "list" fails only if the runtime does not work
 STORED = {
     "version": ("--version",),
     "id": ("image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", "{image}"),

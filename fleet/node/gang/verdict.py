@@ -143,13 +143,13 @@ def message(failure: Failure, about: About, nodes: int) -> str:
         return "%s ended its part: %s" % (where, why)
     sentences = {
         "rank": "rank %s on %s failed: %s" % (failure.rank, where, how),
-        "vanished": "rank %s on %s left no word of how it ended" % (failure.rank, where),
+        "vanished": "rank %s on %s left no record of how it ended" % (failure.rank, where),
         "engine": "%s on %s failed: %s" % (about.engine, where, how),
         "node": where + " was lost" + (why and ": " + why),
         "link": "all %d nodes fell silent at once: this machine's own link seems to be down" % nodes,
-        "lease": "%s ended its ranks: %s" % (where, why or "no head was heard of"),
+        "lease": "%s ended its ranks: %s" % (where, why or "no head sent a message"),
         "frozen": where + " ended its ranks: it had been frozen for longer than this machine waits",
-        "signal": where + " ended its ranks: somebody there told fleet's supervisor to stop, by a signal",
+        "signal": where + " ended its ranks: a signal there stopped fleet's supervisor",
         "stalled": why or "no rank wrote anything any more",
         "supervisor": where + " ended its ranks: fleet's supervisor of this run was killed there",
         "reboot": where + " was restarted, which ended its ranks",

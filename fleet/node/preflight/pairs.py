@@ -1,16 +1,17 @@
 """Checks which other nodes this one reaches, with large packets, at the addresses that their ranks will have.
 
-spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": at most}; without addresses there is a
-"way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null if listening there fails],
-"error": the reason, or null}. The control line {"op": "dial", "seconds", "visits": [{"id": text, "address": numeric,
-"port", "token": of that node}]} begins visits. When all are over, {"reached": {id: how}, "links": {id: measurements}}
-is sent; other visits may follow. seconds: how long a visit sends, as fast as possible; 0: it sends PACKET_BYTES. For
-the values see fleet/protocol/messages/facts.py. The program listens until its stdin ends, or {"op": "done"} comes, or
-the time is over.
+spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": how long the program runs at most};
+without addresses there is a "way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null
+if listening there fails], "error": the reason, or null}. The control line {"op": "dial", "seconds", "visits": [{"id":
+text, "address": numeric, "port", "token": of that node}]} begins visits. When all are over, {"reached": {id: how},
+"links": {id: measurements}} is sent; other visits may follow. "seconds" of "dial": how long each visit sends, as fast
+as possible; 0: it sends PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program listens until
+its stdin ends, or {"op": "done"} comes, or the time is over.
 
 A visit connects and sends at least PACKET_BYTES. It succeeds when the other kernel has acknowledged them, and the other
 program has proved by an HMAC that it has its node's token; so an address that leads back here does not count. A busy
-node proves it late, but loses no packet; if data does not arrive, the network is at fault. Both nodes of a pair send.
+node sends its proof late, but its kernel acknowledges data. So the network is at fault if data is not acknowledged.
+Both nodes of a pair send.
 """
 
 import errno

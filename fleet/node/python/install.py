@@ -98,7 +98,7 @@ def check_files(spec: "messages.InstallSpec", todo: "list[messages.Carried]") ->
         except FileNotFoundError:
             raise Refused("%s was taken away again, by another sync of it" % wheel["file"], "run this again") from None
         if digest != wheel["sha256"]:
-            raise Refused("%s is not what was sent" % wheel["file"], "run this again: it will be carried anew")
+            raise Refused("%s is not what was sent" % wheel["file"], "run this again: it is sent again")
 
 
 def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "list[messages.Carried]") -> None:

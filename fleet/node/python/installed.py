@@ -97,7 +97,7 @@ if asked.get("judge"):
                           for tag in get_supported()]
     except ImportError:
         pass
-    # in the order of sys.path, as pip has it; as the head takes it, or not at all
+    # in the order of sys.path, as pip lists them; as the head takes it, or not at all
     name, text, seen = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$", r"[ -~]{1,1000}$", {}
     for folder in sys.path:
         try:
@@ -169,7 +169,7 @@ def wheel_answer(
         answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return answer
     except (OSError, ValueError, IndexError) as error:
-        reason = str(error) if isinstance(error, OSError) else last_line(err) or "said nothing"
+        reason = str(error) if isinstance(error, OSError) else last_line(err) or "it printed nothing"
         raise Refused(
             "%s does not work: %s" % (path, reason), "correct 'python' of this host in the inventory"
         ) from None

@@ -32,13 +32,13 @@ from threading import Lock
 
 from fleet.node.base import json
 from fleet.node.base.errors import on_failure
-from fleet.node.base.processes import read_file, send_signal, start_time, with_env
+from fleet.node.base.processes import rank_wrappers, send_signal, start_time, with_env
 from fleet.node.base.types import Any
 from fleet.node.base.wire import start_thread
 from fleet.node.delivery.chain.link import NONSENSE, Link, tls_context
 from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
-from fleet.protocol.state import RANK_WRAPPER, SCOPE
+from fleet.protocol.state import SCOPE
 
 LINE_BYTES = 1 << 20
 MARK = "FLEET_STEP"  # in the environment of all processes that this starts
@@ -232,9 +232,8 @@ def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
         if now - last < ONCE_SECONDS:
             return
         spec["passed"][number] = now
-    for pid in with_env(name, os.environ[name]):
-        if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
-            send_signal(pid, start_time(pid) or 0, number)
+    for pid in rank_wrappers(with_env(name, os.environ[name])):
+        send_signal(pid, start_time(pid) or 0, number)
 
 
 def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:

@@ -8,7 +8,7 @@ false sends no logs. Files: rank<R>.out, rank<R>.err, node.log. Sends
         if bytes after the last offset were removed (--max-log)
     J {"event": "rank", "sent", ...}    rank<R>.json, whenever it is new; usually after that rank's output;
         "asked": true if the rank ended after a head had stopped the run
-    J {"event": "status", "state": "running", "disk_full": bool}    output of ranks is lost, or no longer is
+    J {"event": "status", "state": "running", "disk_full": bool}    whether output of ranks is lost now
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
         was killed, or the folder removed
     J {"event": "clock", "up", "sent"}    regularly; the message with the least delay gives the clocks' offset;

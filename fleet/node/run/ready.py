@@ -39,7 +39,7 @@ def stand_by(run: str, part: "run_specs.Part") -> "str | None":
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
         os.mkdir(folder, 0o700)
         write_json(os.path.join(folder, SPEC), dict(part, run=run, node=NODE, protocol=PROTOCOL))
-        write_json(os.path.join(folder, STATUS), final_status("stopped", "it stood by for another attempt", []))
+        write_json(os.path.join(folder, STATUS), final_status("stopped", "it waited for another attempt", []))
     except (OSError, Refused):
         return None
     return folder

@@ -61,7 +61,7 @@ from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 
 MOST_NAMED = 20  # other runs in a response, which must fit into one write
-# limits for folders of ended runs: number, bytes, age; and the age before which none is removed for its size
+# limits for folders of ended runs: number, bytes, age. A folder younger than FETCH_SECONDS is not removed for its size
 KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
 
 

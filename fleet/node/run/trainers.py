@@ -2,9 +2,8 @@
 
 import os
 
-from fleet.node.base.processes import below, environment, is_ours, read_file
+from fleet.node.base.processes import below, environment, is_ours, rank_wrappers
 from fleet.node.run.marks import marked
-from fleet.protocol.state import RANK_WRAPPER
 
 ONCE_A_NODE = b"FLEET_FIRST_RANK"  # only a wrapper (rank.py) has it, and not its child
 # variables that a launcher sets for its ranks: if they differ, a rank's own shell script has started a launcher
@@ -30,9 +29,7 @@ def trainers(run: str) -> "dict[int, int]":
     """Returns {rank: pid}. If a rank is a shell script, these are the ranks of a launcher that it started, or else its
     first Python process."""
     found: dict[int, int] = {}
-    for wrapper in marked(run):
-        if read_file("/proc/%d/comm" % wrapper) != RANK_WRAPPER or not is_ours(wrapper):
-            continue
+    for wrapper in filter(is_ours, rank_wrappers(marked(run))):
         for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
             env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)

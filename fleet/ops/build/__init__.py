@@ -203,7 +203,7 @@ def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
             f"what was built is no wheel of deepspeed: {error}",
             host=host,
             kind="build",
-            hint="the log tells what was built",
+            hint="the log shows what was built",
         ) from error
     found = installed_ops(text)
     lacking = [op for op in ops if not (found.get(op) or found.get(f"deepspeed_{short(op)}"))]
@@ -212,5 +212,5 @@ def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
             f"the wheel lacks {', '.join(lacking)}",
             host=host,
             kind="build",
-            hint=f"deepspeed knows {', '.join(sorted(found))}; the log tells why one was left out",
+            hint=f"deepspeed knows {', '.join(sorted(found))}; the log shows why one was left out",
         )

@@ -34,7 +34,7 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
         if known.get("gpu_error") or "gpus" not in known:
             why = known.get("gpu_error") or "nvidia-smi gave no answer"
             raise PreflightError(
-                f"its GPUs cannot be asked: {why}",
+                f"its GPUs cannot be queried: {why}",
                 host=host,
                 kind="gpus",
                 hint='mend it, leave the host out with -x, or say --arch "8.0;9.0"',

@@ -75,7 +75,7 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     answers, silent = _answers(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in answers)
     if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
-        raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all brings it")
+        raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all fetches it")
 
     senders = Senders(runtime, len(hosts) <= runtime.fanout, plan.request.all)
     with contextlib.closing(senders):
@@ -98,7 +98,7 @@ def _run(
     have = {host: each.tree for host, each in lists.items() if each.has_files}
     for left, names in grouped((each.left_out, host) for host, each in lists.items() if each.left_out).items():
         text = f"left out on {fold(names)}: {few(left)}: git and the like run what is configured there"
-        runtime.emit(Notice("info", text, hint="--all brings it"))
+        runtime.emit(Notice("info", text, hint="--all fetches it"))
     if not have and answered:
         raise _nothing(plan, any(each.spec["run"] is not None for each in answers.values()))
     for links, names in grouped((each.tree.unsafe_links, host) for host, each in lists.items()).items():
@@ -170,7 +170,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: 
     ways = [text for each in found.values() for text in each.values()]
     if not ways:
         return
-    text = f"{counted(len(ways), 'file')} here would be replaced, which no get put there as it is: {few(ways)}"
+    text = f"{counted(len(ways), 'file')} here would be replaced, and get did not put it there as it is: {few(ways)}"
     senders.close() if not plan.request.force else None  # closed meanwhile: the user may take long to answer
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.to)] if plan.to != Path(".") else []

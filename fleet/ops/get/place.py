@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fleet.best_effort import best_effort
 from fleet.delivery import brought
 from fleet.delivery.brought import Got
 from fleet.delivery.tree import Tree
@@ -77,7 +78,10 @@ class Ground:
 
     def note(self, files: Mapping[str, Sequence[Got]]) -> None:
         """Records the files that are put here. If that fails, a later get asks the user before it replaces them."""
-        with contextlib.suppress(OSError, UsageError):
+        with (
+            best_effort("record the files that were brought", (OSError, UsageError)),
+            contextlib.suppress(FileNotFoundError),
+        ):
             if files:
                 brought.note(self.to, files)
             else:
@@ -156,7 +160,7 @@ class Place:
             if makes_repository({*names, *there}):
                 raise UsageError(
                     f"{self.ground.to / folder} would be a repository of git's: its config and hooks name programs",
-                    hint="--to names another folder; --all brings it all the same",
+                    hint="--to names another folder; --all fetches it all the same",
                 )
 
     def _refusal(

@@ -258,7 +258,7 @@ class Received:
             newest = posixpath.join(posixpath.dirname(name), plain[0][0])
             line = shlex.join(["fleet", "get", newest, "--from", self.host])
             since = ", ".join(f"{one} ({seconds(age)} old)" for one, age in plain)
-            hint = f"at rest beside it: {since}; to have the newest: {line}"
+            hint = f"at rest next to it: {since}; to have the newest: {line}"
         kept = "; what is here of it stays" if any(map(os.path.lexists, map(self.place.at, self.moving))) else ""
         text = f"{name}{others} was never whole and at rest when it was read{kept}"
         return HostFailed(text, hint=hint, host=self.host, kind="moving")

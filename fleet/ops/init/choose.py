@@ -226,7 +226,7 @@ def problems(
     elif host.python and not facts.get("torch"):
         found.append((f"{host.python}, its python, has no torch", f"{python['path']} has: {torch(python)}"))
     if plugged and not gpus:
-        found.append((f"{counted(plugged, 'GPU')} and no driver that tells of them", "nvidia-smi there says why"))
+        found.append((f"{counted(plugged, 'GPU')} and no driver that reports them", "nvidia-smi there says why"))
     elif gpus and (host.slots or 0) > gpus:
         found.append((f"slots: {host.slots}, and {counted(gpus, 'GPU')} there", f"slots: {gpus}"))
     if address is None and not alone:

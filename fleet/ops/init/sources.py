@@ -104,7 +104,7 @@ def _lines(text: str, source: str, old: Inventory | None, taken: Collection[str]
     notes = list[str]()
     for number, name, values, login, left in lines:
         if left:
-            notes.append(f"{source}:{number}: {shown(' '.join(left))} says nothing about a host: left out")
+            notes.append(f"{source}:{number}: {shown(' '.join(left))} does not describe a host: left out")
         if login and (times[name] > 1 or _is_number(name)):
             known = find(old, name, values.get("port")) if old else None
             values = {"address": name, **values}

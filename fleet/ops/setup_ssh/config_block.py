@@ -69,7 +69,7 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
 
 
 def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, bytes]:
-    """Returns the text before the block, the block, and the text after it. Without a block, the last one is all. Raises
+    """Returns the text before the block, the block, and the text after it; (b"", b"", data) without a block. Raises
     HostFailed if the markers do not pair."""
     lines = split(data or b"")
     marks = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))

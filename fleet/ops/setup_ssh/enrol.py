@@ -97,8 +97,8 @@ def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool
 
 
 def _no_other_is_called_so(plan: HostPlan, theirs: set[str], transport: SshTransport) -> None:
-    """Raises ConnectError if the key of another machine is on file under the host's name: plain ssh to that name will
-    connect to this host. theirs: the host's fingerprints."""
+    """Raises ConnectError if known_hosts has another machine's key under the host's name. Plain ssh to that name would
+    then refuse this host. theirs: the host's fingerprints."""
     if plan.called.known_name == plan.dialled:
         return
     found = transport.known_hosts.of(plan.called)

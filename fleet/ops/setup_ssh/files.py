@@ -158,7 +158,7 @@ def _from_agent(path: Path, seconds: float) -> PublicKey:
     """Returns the public half of a key with a passphrase. Raises ConnectError if the agent does not hold the key."""
     data = read(path.with_name(path.name + ".pub"))
     if data is None:
-        raise _unusable(path, "it has a passphrase, and there is no .pub beside it")
+        raise _unusable(path, "it has a passphrase, and there is no .pub next to it")
     public = parse_public_key(data)
     agent = Agent()
     if public.blob not in (base64.b64encode(key.asbytes()) for key in agent.keys(seconds)):

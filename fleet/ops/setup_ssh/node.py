@@ -30,8 +30,9 @@ class NodeState:
 
     key_name, key: the file and public half of the node's key pair; if None, no_key has the reason. shows: the sha256 of
     the private half's file, as a proof. makes: the key that it lacks and would make. created: names that were made,
-    ".ssh" and key files. home: equal on hosts that share a home, "" if it is not known. modes: name -> (old mode, new
-    mode), as for chmod. sums: name -> checksum of a file that was put.
+    ".ssh" and key files. home: equal on hosts that share a home, "" if it is not known. open_home: the home, if other
+    users may write to it. modes: name -> (old mode, new mode), as for chmod. sums: name -> checksum of a file that was
+    put.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -69,7 +70,7 @@ def look(
     session: Session, *, key_type: str | None, make: bool = True, repair: bool = True, cancel: Cancel | None = None
 ) -> NodeState:
     """Returns the state of the node's ~/.ssh. repair: makes the folder and corrects modes first. key_type: makes a key
-    pair of this type if it is missing, None: no key. Without `make`, the state only names these changes."""
+    pair of this type if it is missing, None: no key. make: False changes nothing; the state lists what would change."""
     calls = [b"prepare" if make else b"prepare look"] if repair else []
     if key_type is not None:
         calls.append(call("own_key", "make" if make else "find", key_type, *BITS.get(key_type, ())))
@@ -166,7 +167,7 @@ def _note(state: NodeState, keyword: bytes, rest: bytes, text: str, host: str) -
         case b"MODE":
             was, _, now = more.partition(" ")
             if not (_MODE.fullmatch(was) and _MODE.fullmatch(now)):
-                raise HostFailed("its answer names a mode that is none", host=host, hint="run it again")
+                raise HostFailed("its answer has an invalid mode", host=host, hint="run it again")
             state.modes[name] = (was, now)
         case b"HOME":
             state.home = text

@@ -30,7 +30,7 @@ CHECKING = "checking that every host reaches every other"
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
-_MEANING = {"124": "no answer in time", "255": "ssh failed and said nothing"}
+_MEANING = {"124": "no answer in time", "255": "ssh failed without a message"}
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
         if facts["event"] == "failed":
             raise _refused(facts)
         if len(facts["states"]) != len(wheels):
-            raise ProtocolError("it tells of other wheels than it was asked for", host.name)
+            raise ProtocolError("it reports other wheels than were requested", host.name)
         return Result(host.name, True, 0, answer=HasFacts(facts))
 
     return on_each(inventory.hosts, runtime, task, what="asking its Python")
@@ -102,7 +102,7 @@ def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel], force: bool) -> P
         )
     if facts["managed"] and todo:
         return PreflightError(
-            f"{python} is managed by the system, which lets nobody install into it",
+            f"{python} is managed by the system, which allows no installs into it",
             kind="managed",
             hint="make an environment (python3 -m venv ~/train) and name its python in the inventory: python: "
             "~/train/bin/python",
@@ -161,7 +161,7 @@ def install(
         if answer["event"] == "failed":
             return Result(host.name, False, error=_refused(answer), answer=HasWheels(wheels=lost[host.name] | there))
         if not there.keys() >= wanted:
-            raise ProtocolError("it tells of other wheels than it was to install", host.name)
+            raise ProtocolError("it reports other wheels than it was to install", host.name)
         return Result(
             host.name,
             True,

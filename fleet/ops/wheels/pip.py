@@ -1,5 +1,5 @@
-"""Runs pip on the head. Its interpreter may start no other program, so that no package's setup runs on this machine:
-neither that of a requirement, nor that of a dependency which a wheel or an index names."""
+"""Runs pip on the head. Its interpreter may start no other program. So no package's setup runs on this machine, neither
+a requirement's nor a dependency's."""
 
 from __future__ import annotations
 

@@ -153,8 +153,9 @@ _Container = TypedDict("_Container", {"runtime": Text, "image": str})
 
 
 class Container(_Container, total=False):
-    """The runtime that has an image, or could have it, null without one. id: the image's, null where it is missing; not
-    there where it is not known, and why. of: what it is the sha256 of, if not of the configuration."""
+    """Describes the runtime that has an image, or could have it; null if there is none. id: the image's, null if the
+    image is missing; without `id` it is not known, and `why` has the reason. of: what the id is the sha256 of, unless
+    of the configuration."""
 
     path: str
     id: Sha256 | None

@@ -1,11 +1,12 @@
-"""Container images: what a node's runtime has, and what the head requests of it."""
+"""Defines the messages about container images: what a node's runtime has, and what the head requests of it."""
 
 from typing import Literal, TypedDict
 
 from fleet.protocol.messages.values import Sha256, Training
 
 Of = Literal["config", "manifest"]  # what an id is the sha256 of
-# id, of: the image's of that name. stored: whether a wanted one is there, under any name. archive: of what was saved
+# id, of: of the image with that name. stored: an image with a requested id is there, under any name. archive: of the
+# saved file
 Has = TypedDict(
     "Has",
     {
@@ -20,7 +21,8 @@ Has = TypedDict(
 
 
 class ImageSpec(Training):
-    """ids: of which the image is to have one. file: of the archive, to save it to or to load it from."""
+    """Requests work on an image. ids: the image must have one of them. file: the archive to save to, or to load
+    from."""
 
     do: Literal["look", "save", "load"]
     image: str

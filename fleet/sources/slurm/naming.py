@@ -20,7 +20,8 @@ MOST_TASKS = 4_000_001  # the most tasks that Slurm allows in an array
 
 
 def number(job: str) -> str:
-    """Returns the number that means all of a job: 17 for 17_0@cluster. A task of a line, 17_1, is a job of its own."""
+    """Returns the number by which Slurm knows the whole job: 17 for 17_0@cluster. For 17_1, the task of one of several
+    runs, it is 17_1."""
     return id_of(job).removesuffix("_0")
 
 
@@ -63,8 +64,8 @@ def name_of(script: Path) -> str:
 
 
 def named(job: str, cluster: str, script: Path, text: str) -> str:
-    """Returns fleet's id of a job. In an array it includes the leading task, or the task of the line. For another
-    cluster it includes the cluster."""
+    """Returns fleet's id of a job: 17; 17_0 for a run that is an array; 17_3 for the third of several runs. "@cluster"
+    follows if it is not this cluster."""
     task = f"_{line_of(script, text) or 0}" if "array" in stated(text) else ""
     return f"{job}{task}{'@' * bool(cluster)}{cluster}"
 

@@ -62,8 +62,8 @@ def standing(name: str, start: str = "", reason: str = "") -> Standing:
 
 
 def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
-    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number. An
-    array that is one run has the state of its leading task, and waits while any of its tasks waits."""
+    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number(). If
+    one run is an array, the state is that of its leading task; it waits as long as any task waits."""
     runs = f"/{naming.submitted_script(job[1]).parent.name}/{job[1].name}|"  # it may be mounted elsewhere there
     own = [line.split("|", 4) for line in lines.get(naming.number(job[0]), ()) if runs in line]
     found = {name: standing(state, start, reason) for name, state, start, _, reason in own}
@@ -150,8 +150,8 @@ class SlurmQueue(Queue):
         return {job: _with_code(job[0], found.get(job, Standing(State.UNKNOWN))) for job in jobs}
 
     def _past(self, jobs: Sequence[Job], cluster: str) -> dict[Job, Standing]:
-        """Returns how jobs ended that slurmctld no longer lists (MinJobAge), from accounting or the job log. A job
-        whose end is not known now is missing."""
+        """Returns the ends of jobs that slurmctld no longer lists (MinJobAge), from accounting or the job log. Leaves
+        out jobs whose end is not known now."""
         found, left = dict[Job, Standing](), jobs
         whole = {"SLURM_BITSTR_LEN": "0"}  # sacct then prints all tasks of a row, however many
         for which in ([], ["--completion"]):
@@ -182,9 +182,9 @@ class SlurmQueue(Queue):
     def interrupt(self, job: str, script: Path) -> None:
         self._scancel(job, script, ["--batch", "--signal=INT", naming.id_of(job)])
 
-    def _scancel(self, job: str, script: Path, stderr: Sequence[str]) -> None:
+    def _scancel(self, job: str, script: Path, arguments: Sequence[str]) -> None:
         self.check(job, script)
-        argv = ["scancel", *naming.where(naming.cluster_of(job)), *stderr]
+        argv = ["scancel", *naming.where(naming.cluster_of(job)), *arguments]
         output_of(ask_slurm(argv), f"job {naming.number(job)} is not cancelled, as far as is known")
 
     def requeue(self, job: str) -> None:
@@ -193,20 +193,18 @@ class SlurmQueue(Queue):
         )
 
     def check(self, job: str, script: Path) -> None:
-        answer = ask_slurm(["scontrol", "show", "job", "-o", naming.number(job), *naming.where(naming.cluster_of(job))])
+        number = naming.number(job)
+        answer = ask_slurm(["scontrol", "show", "job", "-o", number, *naming.where(naming.cluster_of(job))])
         if isinstance(answer, Unknown) or (isinstance(answer, Refused) and "Invalid job id" not in answer.stderr):
-            raise ConnectError(f"job {naming.number(job)} is left as it is: {answer.why}", hint=PING, kind="timeout")
+            raise ConnectError(f"job {number} is left as it is: {answer.why}", hint=PING, kind="timeout")
         for line in answer.output.splitlines() if isinstance(answer, Done) else ():
             owner = re.search(r" UserId=[^ ]*\(([0-9]+)\) ", line)
-            if (
-                owner
-                and int(owner[1]) == os.getuid()
-                and any(f" Command={it} " in f"{line} " for it in naming.paths(script))
-            ):
+            runs = any(f" Command={it} " in f"{line} " for it in naming.paths(script))
+            if owner and int(owner[1]) == os.getuid() and runs:
                 return
         raise UsageError(
-            f"Slurm does not show that job {naming.number(job)} is yours and runs {script}: it is left as it is",
-            hint=f"scontrol show job {naming.number(job)} shows whose it is; scancel {naming.number(job)} ends it",
+            f"Slurm does not show that job {number} is yours and runs {script}: it is left as it is",
+            hint=f"scontrol show job {number} shows whose it is; scancel {number} ends it",
         )
 
 

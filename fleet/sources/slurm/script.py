@@ -17,7 +17,7 @@ from fleet.requests.submit import Submit, both, of_line
 from fleet.sources.slurm.array import DEFAULT_WAIT, HOLD, LEADS, WAIT
 from fleet.transport.slurm import WITHIN_SECONDS
 
-NO_SECRET = "a secret stands in no script"
+NO_SECRET = "a script must not hold a secret"
 NO_SECRET_HINT = "--env-file FILE gives it to the ranks, --export=ALL,NAME takes it from your environment"
 EARLY_SECONDS = 30  # time to report the end, after the grace period of the ranks
 # options of sbatch; all but those of CPUs are passed on as they are. --sbatch-arg passes any other one
@@ -131,7 +131,7 @@ def shown_of(value: str) -> str:
 
 def text(value: str) -> str:
     if not value.isprintable():
-        raise UsageError(f"{value!r} cannot stand in a batch script", hint="leave out what is no text")
+        raise UsageError(f"{value!r} cannot be in a batch script", hint="leave out what is no text")
     return value
 
 

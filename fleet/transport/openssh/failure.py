@@ -87,7 +87,7 @@ class SshOutput:
     def _bad_line(self, file: str, line: str, why: str) -> ConnectError:
         if "knownhostscommand" in why.lower():
             return ConnectError(
-                "its host_key in the inventory takes OpenSSH 8.5 or newer here to be held to",
+                "its host_key in the inventory needs OpenSSH 8.5 or newer on this machine",
                 kind="config",
                 hint="enrol the key with 'fleet setup-ssh' and drop host_key, or use --transport ssh",
             )

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from fleet.best_effort import best_effort
 from fleet.errors import ConnectError
 from fleet.transport.local import ChildProcess, end, finish, has_ended
 from fleet.transport.ssh.dial import Deadline, os_error
@@ -100,7 +101,7 @@ class Master(ChildProcess):
         """Ends ssh, and all commands that run over it. Never raises."""
         end(self.process, 0.0, 1.0)
         for path in (self.control, self._mark):
-            with contextlib.suppress(OSError):
+            with best_effort("remove the socket of an ssh connection"):
                 path.unlink(missing_ok=True)
 
 

@@ -128,7 +128,7 @@ class SshClient:
                 )
         except FileNotFoundError:
             raise NoClient(
-                "what stands there is only understood by OpenSSH's own client, which is not on this machine",
+                "only OpenSSH's own client understands this line, and it is not on this machine",
                 where=why,
                 kind="config",
                 hint="install it (Debian: apt install openssh-client)",

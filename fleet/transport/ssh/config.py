@@ -135,7 +135,7 @@ class SshConfig:
             name, where = found["hostname"][0]
             found["hostname"] = [(name.replace("%h", query.name), where)]
         if isinstance(found, dict) and self._final:
-            # ssh reads all files again for the HostName that it found, which a second HostName does not replace
+            # ssh reads all files again with the HostName that it found; a second HostName does not replace that one
             name = (query.address or one_of(found, "hostname")[0] or query.name).lower()
             more = self._settings(name, True)
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more

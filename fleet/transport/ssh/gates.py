@@ -133,7 +133,7 @@ def no_banner(at: str, received: str | None, seconds: float | None) -> ConnectEr
             hint="is this the port of sshd? or it turns this machine away for a while",
         )
     return ConnectError(
-        Reason("{at} ", at=at) + f"accepts connections and says nothing within {seconds:g} s",
+        Reason("{at} ", at=at) + f"accepts connections and sends nothing within {seconds:g} s",
         kind="banner",
         hint="its sshd is frozen or overloaded, or something else listens on that port",
     )

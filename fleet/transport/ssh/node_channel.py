@@ -14,7 +14,7 @@ _SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "FPE": 8, "KILL"
 _SIGNALS |= {"PIPE": 13, "ALRM": 14, "TERM": 15}
 
 
-SKIPPED_BYTES = 1 << 10  # of the window, which ignored heartbeats may use up until a reader returns it to the peer
+SKIPPED_BYTES = 1 << 10  # ignored heartbeats may use up so much of the window until a reader acknowledges them
 
 
 class ReadableEvent(threading.Event):
@@ -69,8 +69,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return size
 
     def _feed(self, m: Message) -> None:
-        """Receives data from the peer. Data equal to `ignored_heartbeat` sets `heartbeat_at` and wakes no reader, if
-        all earlier data was read and such data is less than SKIPPED_BYTES."""
+        """Receives data from the peer. A heartbeat equal to `ignored_heartbeat` only sets `heartbeat_at`, and wakes no
+        reader. It wakes one if earlier data is unread, or after SKIPPED_BYTES of heartbeats."""
         data = m.get_binary()
         has_room = self._skipped_beats - self._acknowledged_beats < SKIPPED_BYTES
         # the order matters: read_available() clears `ignored_heartbeat` before it reads
@@ -111,9 +111,12 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         return data
 
     def _acknowledge(self, count: int) -> None:
-        """Returns `count` bytes of the window to the peer. The caller holds _sending."""
+        """Returns `count` bytes of the window to the peer. The caller holds _sending, and has data that must not be
+        lost: a broken connection raises nothing here."""
         owed: int = self._check_add_window(count)
-        if owed > 0 and not self._close_sent:
+        if owed <= 0 or self._close_sent:
+            return
+        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
             m = Message()
             m.add_byte(paramiko.common.cMSG_CHANNEL_WINDOW_ADJUST)
             m.add_int(self.remote_chanid)

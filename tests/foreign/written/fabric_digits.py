@@ -1,5 +1,7 @@
 """To the shape of Lightning Fabric's docs: `fabric run` counts and starts, the script asks for no number."""
 
+import gc
+
 import torch
 from lightning.fabric import Fabric
 
@@ -19,6 +21,10 @@ def main():
         optimizer.step()
     print(f"rank {fabric.global_rank} of {fabric.world_size}: {fabric.all_reduce(loss.detach()):.5f}", flush=True)
     fabric.save("fabric.ckpt", {"model": model})
+    if torch.distributed.is_initialized():
+        del model
+        gc.collect()  # it refers to itself, and outlives its process group otherwise
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """To the shape of Lightning's docs, LightningModule and its Trainer: devices and nodes from the command line."""
 
 import argparse
+import gc
 import os
 import time
 
@@ -56,6 +57,10 @@ def main():
     trainer.fit(Digits(), rows)
     trainer.save_checkpoint("lightning/last.ckpt")
     print(f"ends as {trainer.global_rank} of {trainer.world_size}, local {os.environ.get('LOCAL_RANK')}", flush=True)
+    if torch.distributed.is_initialized():
+        del trainer
+        gc.collect()  # its model refers to itself, and outlives its process group otherwise
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

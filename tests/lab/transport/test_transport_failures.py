@@ -69,7 +69,7 @@ def test_a_listener_that_says_nothing(head: Head) -> None:
     with listener() as port:
         error = stuck(head, Host("gpu1", "127.0.0.1", port=port), "banner")
     assert error.kind == "banner"
-    assert "says nothing" in error.message
+    assert "sends nothing" in error.message
 
 
 def test_a_listener_that_is_no_sshd(head: Head) -> None:

@@ -109,8 +109,8 @@ def test_gateway_failures_name_the_gateway(tmp_path: Path, farm: list[Sshd], kin
     assert error.kind == "gateway"
     assert "refused" in error.message
     with listener() as port:
-        error = stuck(head, node.host(proxy_jump=f"127.0.0.1:{port}"), "gateway", "says nothing")
-    assert (error.kind, "says nothing" in error.message) == ("gateway", True)
+        error = stuck(head, node.host(proxy_jump=f"127.0.0.1:{port}"), "gateway", "sends nothing")
+    assert (error.kind, "sends nothing" in error.message) == ("gateway", True)
     assert failure(head, node.host(proxy_jump="-oProxyCommand=id")).kind == "gateway"
     with listener() as silent:
         # to OpenSSH's client, a host that the gateway has not reached is as silent

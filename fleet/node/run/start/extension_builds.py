@@ -20,6 +20,7 @@ from fleet.node.base.run_folder import written_at
 from fleet.node.base.types import Mapping
 from fleet.protocol.state import SPEC
 
+# file systems that several machines may use
 OF_SEVERAL = "nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|pvfs|wekafs"
 
 

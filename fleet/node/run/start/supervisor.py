@@ -7,7 +7,7 @@ import signal
 
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.files import tail_of
-from fleet.node.base.processes import read_file, send_signal, start_time
+from fleet.node.base.processes import rank_wrappers, send_signal, start_time
 from fleet.node.base.run_folder import (
     disk_is_full,
     final_status,
@@ -30,7 +30,7 @@ from fleet.node.run.start.kernel_log import KernelLog
 from fleet.node.run.start.metrics import Metrics
 from fleet.node.run.times import Times
 from fleet.protocol.codes import FOR_RANKS
-from fleet.protocol.state import LEASE, OVER, RANK_WRAPPER, STATUS, STOP
+from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
 MOST_NAMED = 5  # command lines of processes that a rank left running
@@ -96,12 +96,7 @@ class Supervisor:
         self.metrics = Metrics(self.spec, self.folder)
         while True:
             caught = self.signals.wait(TICK if self.ending is None else ENDING_TICK)
-            self.reap()
-            if self.ended is not None and self.ending is None:
-                up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
-                self.ending = self.begin_ending(
-                    grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0
-                )
+            self.look_at_engine()
             for signum in caught:
                 if signum in FOR_RANKS:
                     self.pass_on(signum)
@@ -113,11 +108,18 @@ class Supervisor:
                 self.reap()
                 return self.finish(self.ending)
 
+    def look_at_engine(self) -> None:
+        """Reaps, and begins the ending if the engine has ended by itself."""
+        self.reap()
+        if self.ended is not None and self.ending is None:
+            up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
+            self.ending = self.begin_ending(grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0)
+
     def pass_on(self, signum: int) -> None:
         """Sends a signal to each rank, through its wrapper, as no launcher forwards it."""
-        for pid, born in marked(self.spec["run"]).items():
-            if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER:
-                send_signal(pid, born, signum)
+        processes = marked(self.spec["run"])
+        for pid in rank_wrappers(processes):
+            send_signal(pid, processes[pid], signum)
 
     def begin_ending(self, grace: float, signum: int) -> Ending:
         self.began = self.clock.time()
@@ -158,7 +160,7 @@ class Supervisor:
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
-                self.stop("nothing was heard of the head for %g s" % lease, self.spec["grace"], "lease")
+                self.stop("the head sent nothing for %g s" % lease, self.spec["grace"], "lease")
         self.ticked = now
         self.times.look(now)
         if self.ending is None and self.ended is None:
@@ -206,6 +208,7 @@ class Supervisor:
             try_write(os.path.join(self.folder, STATUS), status)
 
     def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
+        self.look_at_engine()  # it may have ended since the last look: then it was not stopped
         if self.ending is not None:
             self.ending.hurry(grace)
             if self.reason is not None or not self.failed:

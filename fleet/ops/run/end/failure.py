@@ -120,7 +120,7 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     """Returns a hint for a kind of failure; used if no log line gives one."""
     host, lost = failure.host, (failure.why and failure.why["hint"]) or CUT
     hints: Mapping[str, str] = {
-        "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' tells when it is back",
+        "node": f"{lost}{'' if lost.endswith('?') else ';'} 'fleet exec -w {host} -- uptime' shows when it is back",
         "link": f"nodes go on without this machine for {run.lease or 0:g} s (--lease)",
         "lease": "this command or this machine was stopped for so long, or its link down; --lease S gives more time",
         "frozen": f"the host was suspended, or starved; 'fleet exec -w {host} -- dmesg' may say why",
@@ -143,7 +143,7 @@ def alone(nodes: int, lease: float | None) -> str:
 def fate(lease: float | None, helper: int | None) -> str:
     """Returns the text about how ranks end on a host that was given up. helper: pid of the background process that goes
     on trying to stop them."""
-    ends = "its ranks run until somebody stops them: this run has no lease"
+    ends = "its ranks run until a user stops them: this run has no lease"
     if lease is not None:
         ends = f"its ranks end by themselves {lease:g} s after it lost the head"
     more = f"; a helper (pid {helper}) stops them and brings the rest of the logs when it answers"

@@ -145,15 +145,15 @@ class Recorded:
         script, args = self.command
         changed = {k: v for k, v in launch.items() if v not in (getattr(Launch, k, None), None, [], {})}
         yield f"fleet launch {shlex.join([script, *args])}"
-        yield f"asked for: {json.dumps(changed)}"
+        yield f"requested: {json.dumps(changed)}"
         yield f"on {self.selected} of the inventory {self.source}, over {self.transport}; as it was described then:"
         yield f"env {json.dumps(stored['env'])}"
         for host in stored["hosts"]:
             yield json.dumps({name: value for name, value in host.items() if value not in (None, {})})
 
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
-        """Returns the run's nnodes and spares, limited to the number of hosts now. Missing hosts were left out on
-        purpose."""
+        """Returns the run's nnodes and spares, limited to the number of hosts now. A host that is missing now was left
+        out on purpose."""
         launch, hosts = self.document["launch"], len(inventory.hosts)
         nnodes = str(launch.get("nnodes") or "")
         if not nnodes.isdecimal():
@@ -228,7 +228,7 @@ def recorded(argument: str, runs_dir: Path, ask: Callable[[str], bool | None]) -
     elif "platform" in document:
         wrong, hint = "is of containers that a platform started", "start the job once more where the platform has it"
     if wrong:
-        raise UsageError(f"run {run}: nothing here tells how it was started: {path} {wrong}", hint=hint)
+        raise UsageError(f"run {run}: nothing here shows how it was started: {path} {wrong}", hint=hint)
     odd = misfit(document)
     if odd:
         raise UsageError(f"run {run}: {path} is not as fleet wrote it: {odd}", hint=AGAIN)
@@ -238,7 +238,7 @@ def recorded(argument: str, runs_dir: Path, ask: Callable[[str], bool | None]) -
         foreign = f"{path.parent} is not as your fleet wrote it, if it did"
         if not (agreed := ask("\n".join([f"{foreign}. It says:", *found.shown(), *queue, "Launch that?"]))):
             raise UsageError(
-                f"{foreign}: nothing is launched" + " unasked, and nobody can be asked here" * (agreed is None),
+                f"{foreign}: nothing is launched" + " without consent, and no user is here to ask" * (agreed is None),
                 hint=f"'fleet launch --dry-run --again {run}' shows what it would be; --yes launches it",
             )
     return found

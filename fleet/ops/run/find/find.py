@@ -236,7 +236,7 @@ def find(
         results = over_all(inventory.hosts, runtime, lambda host: ask(sessions.get(host), host), what)
     for name, where in grouped(odd).items():
         text = f"{fold(where)}: ~/.fleet/runs/{name} makes no sense there, so it is passed over"
-        runtime.emit(Notice("warning", text, hint=f"where nothing of it runs, take it away: ~/.fleet/runs/{name}"))
+        runtime.emit(Notice("warning", text, hint=f"if nothing of it runs, remove it: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
         for part in result.answer.runs if isinstance(result.answer, Known) else ():

@@ -201,7 +201,7 @@ def fetch_logs(
             why, hint = f"{folder.path}: {ends[name].blocked}", f"when there is room: fleet logs {found.run_id}"
         elif why is None:
             why = f"{folder.path / name} holds more than the node does"
-            hint = f"move it away; 'fleet logs {found.run_id}' brings them anew"
+            hint = f"move it away; 'fleet logs {found.run_id}' fetches them again"
         return HostFailed(f"its logs are not complete here: {why}", host=name, kind="incomplete", hint=hint)
 
     return {name: lacks(name) for name, end in ends.items() if not end.complete}

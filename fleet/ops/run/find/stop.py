@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fleet.answers.run_events import StopAll
 from fleet.answers.runs import GivenUp, LogsHere, RunStopped, StoppedThere
+from fleet.best_effort import best_effort
 from fleet.each import on_each
 from fleet.errors import EXIT_OK, HostFailed, UsageError
 from fleet.events import Notice
@@ -41,7 +42,7 @@ from fleet.transport.program import call
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
     """Records, if no process here follows the run, that it must not be coordinated again."""
-    with suppress(OSError, UsageError):  # no such folder here, another user's, a disk that cannot be written
+    with best_effort("record that the run is to end"), suppress(FileNotFoundError, UsageError):  # not here, or not ours
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
             folder.set_state(leads=False)
@@ -49,8 +50,8 @@ def note(folder: RunFolder, reason: str, grace: float) -> None:
 
 
 def take(found: FoundRun, runs_dir: Path) -> RunFolder:
-    """Returns the folder of a run that no node knows, and holds its lock. A coordinator without a terminal is ended for
-    that. Raises UsageError if another fleet command follows the run."""
+    """Returns the folder of a run that no node knows, and holds its lock. Ends a coordinator without a terminal that
+    holds the lock. Raises UsageError if another fleet command follows the run."""
     folder = RunFolder.open(runs_dir, found.run_id)
     if folder.held:
         return folder
@@ -78,7 +79,7 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 
 
 def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
-    """Stops the run. A host that does not answer has an error in the report. A background process goes on to try it."""
+    """Stops the run. A host that does not answer has an error in the report. A background process keeps trying it."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, answers = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, answers, plan.request.runs, inventory, runtime.ask)
@@ -107,7 +108,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
     if not found.parts:
         end_here(found, plan.request.runs, runtime, end)
     if not found.live and found.state != "done" and found.record(plan.request.runs).restartable:
-        answer = replace(answer, restartable=True)  # it could have been restarted until now
+        answer = replace(answer, restartable=True)  # this stop ends the chance of another attempt
     if left:
         record = found.record(plan.request.runs).but(stop_grace=grace)
         RunFolder.open(plan.request.runs, found.run_id).release()
@@ -129,7 +130,7 @@ def forget(plan: RequestPlan[Forget], runtime: Runtime) -> Report:
     summary = read_object(path / SUMMARY)
     given_up = {*summary.get("unknown", ()), *summary.get("incomplete_logs", ())}
     if not given_up:
-        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' takes it away")
+        raise UsageError(f"run {run_id} needs none of its hosts any more", hint="'fleet runs --prune' removes it")
     RunFolder(path).amend(SUMMARY, forgotten=True)
     results = tuple(Result(name, True, answer=GivenUp(name in given_up)) for name in summary["hosts"])
     return Report("forget", results, EXIT_OK, answer=LogsHere(run_id, str(path)))

@@ -82,8 +82,8 @@ def lead_in_background(
     record: RunRecord, folder: RunFolder, transport: Transport, hosts: Sequence[Host], course: Any, ended: Any
 ) -> int:
     """Starts a process that coordinates the run, and returns its pid. It has the folder's lock from the beginning, so
-    that the run never looks over or unattended. Raises FleetError if no process on this machine coordinates the run.
-    hosts: all hosts that it may need. course, ended: JSON, see follow_run()."""
+    that other commands never see the run as ended or unattended. Raises FleetError if no process on this machine
+    coordinates the run. hosts: all hosts that it may need. course, ended: JSON, see follow_run()."""
     # the spec has values of variables that must not be written to disk, so it goes through a pipe
     spec = _spec(record, hosts, transport, lock=folder.lock, course=course, ended=ended)
     process = _start("launch.attempts:lead", record, spec)
@@ -133,7 +133,8 @@ def opened(spec: dict[str, Any]) -> tuple[RunRecord, RunFolder, Transport, list[
 
 
 def _left(process: subprocess.Popen[bytes]) -> int:
-    """Returns the pid of a process that outlives this one on purpose. No ResourceWarning comes of it, and no wait."""
+    """Returns the pid of a process that outlives this one on purpose. Marks it as ended, so that Popen neither warns
+    nor waits."""
     assert process.stdout
     process.stdout.close()
     process.returncode = 0

@@ -104,7 +104,7 @@ class _Allowance:
         self._left = min(ALLOWED_BYTES, self._left + (now - self._then) * ALLOWED_A_SECOND)
         self._then = now
         if size + LINE_BYTES > self._left:
-            raise ProtocolError(f"it tells more than {ALLOWED_BYTES >> 20} MiB of its run at once")
+            raise ProtocolError(f"it reports more than {ALLOWED_BYTES >> 20} MiB of its run at once")
         self._left -= size + LINE_BYTES
 
 

@@ -32,7 +32,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd, Transport, ended
 from fleet.transport.program import call
 
-STUBBORN_SECONDS = 20.0  # beyond the grace: SIGKILL takes up to 10 s to be distinguished from hanging in the kernel
+STUBBORN_SECONDS = 20.0  # after the grace period; a process that hangs in the kernel is known 10 s after its SIGKILL
 RETRY_SECONDS = 2.0  # between two requests of Witness
 SOON_SECONDS = 5.0  # longest wait for the reason of a stop, before ranks are sent the stop
 # how often the user has requested the stop
@@ -40,8 +40,9 @@ AT_ONCE, LEAVE = 2, 3
 
 
 class Stopping:
-    """Stops one attempt. followers: by host; an elastic run replaces some. notify: as Run.notify. spares: hosts that
-    wait to step in. leads: True where a node without messages is lost, and not only unknown here."""
+    """Stops one attempt. followers: by host; an elastic run replaces some. notify: as Run.notify. spares: the run's
+    unused spare hosts. leads: whether this process decides that a silent node is lost; else the node is only unknown
+    here."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Stopping:
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # the user's own --grace holds for a batch system's stop: the job was submitted with it
+        # the job was submitted with the user's own --grace, so a stop by the batch system keeps to it
         by = self.gang.end["by"] if self.gang.end is not None else None
         own = record.about["stop_grace"] == record.grace and by in ("queue", "stop")
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
@@ -164,8 +165,8 @@ class Stopping:
         return _meant(over)
 
     def learn_why(self) -> None:
-        """Waits for the reason of a stop that was not known when all nodes were sent it. A stop that another process
-        requested since then keeps its own."""
+        """Waits for the reason of a stop, if it was not known when the stop was sent. If another process has requested
+        a stop since then, its reason stays."""
         end = self.gang.end
         if self._why is not None and end is not None and end["by"] == "queue":
             self.gang.end = {**_meant(self._why.result()), "who": end["who"], "attempt": end["attempt"]}

@@ -15,6 +15,7 @@ from typing import Any
 
 from fleet import own
 from fleet.answers.event import RunEvent
+from fleet.best_effort import best_effort
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.errors import on_os_error
@@ -72,7 +73,7 @@ class RunFolder(Record):
         with on_os_error(
             UsageError,
             f"cannot write to the log folder {path}",
-            hint="who may not write there can look on from another folder",
+            hint="a user who may not write there can watch the run from another folder",
         ):
             if not own.own_folder(runs_dir, OPTION) or not os.path.lexists(path):
                 return cls.create(runs_dir, run_id)
@@ -85,7 +86,10 @@ class RunFolder(Record):
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
-            with contextlib.suppress(OSError, UsageError):
+            with (
+                best_effort("show that a process follows the run", (OSError, UsageError)),
+                contextlib.suppress(FileNotFoundError),
+            ):
                 held = self.lock
                 if held is not None and not os.fstat(held).st_nlink and self.hold():
                     os.close(held)
@@ -98,9 +102,9 @@ class RunFolder(Record):
 
     def set_state(self, **values: Any) -> None:
         """Records for other processes what this one does with the run, see RunState. Removes the file if no process
-        does anything. Ignores a full disk."""
+        does anything."""
         self._state |= values
-        with contextlib.suppress(OSError, FleetError), self._alone():
+        with best_effort("record what this process does with the run", (OSError, FleetError)), self._alone():
             before = {**read_object(self.path / STATE), **values}
             state = {
                 name: it for name, it in before.items() if not name.startswith(STOPPER) or it and lives(it) is not False
@@ -108,7 +112,7 @@ class RunFolder(Record):
             if any(map(state.get, ("leader", "leads"))) or stoppers(state):
                 self.write_json(STATE, state)
             else:
-                os.unlink(self.path / STATE)
+                (self.path / STATE).unlink(missing_ok=True)
 
     def set_stopping(self, hosts: Sequence[str]) -> None:
         """Records the hosts on which this thread stops the run from now on. Other threads may stop it on other
@@ -139,7 +143,7 @@ class RunFolder(Record):
         """Takes the lock for writing here, until release() or the end of this process. Returns False if another process
         still holds it after `seconds`. Raises UsageError if the folder is another user's, or a link."""
         if (why := own.foreign(self.path)) is not None:
-            raise UsageError(f"{self.path} {why}", hint=f"take it away, or give another {OPTION}")
+            raise UsageError(f"{self.path} {why}", hint=f"remove it, or give another {OPTION}")
         fd = own.private(str(self.path / WRITER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         if not wait_for(fd, fcntl.LOCK_EX, seconds, lock=fcntl.flock):
             os.close(fd)
@@ -156,7 +160,7 @@ class RunFolder(Record):
 
     def request_lock(self) -> None:
         """Requests that a process which only fetches logs here releases the lock."""
-        with contextlib.suppress(OSError):
+        with best_effort("request the run from the process that holds it"):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
     def is_requested(self) -> bool:
@@ -178,8 +182,8 @@ class RunFolder(Record):
 
     def begin(self, attempt: int) -> None:
         """Makes HOST/ the folder of this attempt's logs, and moves the logs of the attempt before to attempt<k>/HOST/.
-        Logs of this attempt that were moved there come back: after a restart that could not begin, an earlier attempt
-        is the last."""
+        If this attempt's logs were moved there, they are moved back: a restart that could not begin makes an earlier
+        attempt the last one again."""
         before = self.attempt
         if before == attempt:
             return
@@ -209,7 +213,7 @@ class RunFolder(Record):
             return 0
 
     def is_aside(self, attempt: int) -> bool:
-        """Returns whether another attempt is the run's last one."""
+        """Returns whether the logs of this attempt were moved to attempt<k>/, because it is not the last."""
         return attempt != self.attempt
 
     def node(self, host: str, attempt: int | None = None) -> NodeLogs:
@@ -225,8 +229,8 @@ class RunFolder(Record):
         return self.path / f"{ATTEMPT}{attempt}"
 
     def event(self, event: RunEvent, **about: Any) -> None:
-        """Appends one line to events.jsonl. If the disk is full, it waits for the next event. about: its "level",
-        "host", "message"."""
+        """Appends one line to events.jsonl. If the disk is full, the line is written with the next event. about: its
+        "level", "host", "message"."""
         self.append(event.as_json(time.time(), **about))
 
     def notice(
@@ -263,7 +267,7 @@ class RunFolder(Record):
         try:
             self.replace(name, document)
         except OSError as error:
-            removed = f"its folder was removed; 'fleet attach {self.path.name}' brings its logs again"
+            removed = f"its folder was removed; 'fleet attach {self.path.name}' fetches its logs again"
             hint = removed if error.errno == errno.ENOENT else "is the disk full?"
             raise FleetError(f"cannot write {self.path / name}: {error.strerror}", hint=hint) from None
 

@@ -7,7 +7,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,6 +15,7 @@ from fleet import own
 from fleet.answers.run_events import RunOver
 from fleet.answers.run_start_events import Submitted
 from fleet.answers.runs import RunSummary
+from fleet.best_effort import best_effort
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError, HostFailed, UsageError
 from fleet.model import Report
 from fleet.node.base.locks import HELD
@@ -29,7 +29,7 @@ from fleet.protocol.state import WRITER
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
-SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # the latter: the kind of the error where a run to begin has ended
+SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # HAS_ENDED: the kind of the error if the run of a job has ended already
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
@@ -51,7 +51,7 @@ def run_here(argument: str, runs_dir: Path) -> str | None:
 def submitted(folder: Path) -> Submitted | None:
     """Returns the record of the job that was submitted for a run, None if there is none."""
     jobs = [it for it in _requests(folder) if isinstance(it.job, str) and NUMBER.fullmatch(it.job)]
-    return max(jobs, key=lambda it: it.seal is not None, default=None)  # a record that the job itself wrote has no seal
+    return max(jobs, key=lambda it: it.seal is not None, default=None)  # one that the job itself wrote has no seal
 
 
 def _requests(folder: Path) -> list[Submitted]:
@@ -198,7 +198,7 @@ def keep_refusal(path: Path, report: Report) -> None:
 
 def _keep(path: Path, report: Report, seconds: float, is_kept: Callable[[], bool]) -> None:
     folder = RunFolder(path)
-    with suppress(OSError, FleetError):
+    with best_effort("record the end of the run", (OSError, FleetError)):
         with TemporaryFile(dir=path):
             os.listdir(path)  # after it made a file on NFS, this host sees files that others made
         if folder.hold(seconds) and not is_kept():

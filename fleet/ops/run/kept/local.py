@@ -197,7 +197,7 @@ def prune(run: LocalRun) -> list[str]:
             raise UsageError(f"{run.run}: a process follows it just now")
         if hosts := RunState(folder.path).stopping:
             hint = f"fleet forget {run.run}"
-            raise UsageError(f"{run.run}: a process still stops it on {fold(hosts)}, and brings its logs", hint=hint)
+            raise UsageError(f"{run.run}: a process still stops it on {fold(hosts)}, and fetches its logs", hint=hint)
         ended = stored(dict[str, Any], read_object(folder.path / SUMMARY), "hosts") or {}
         events = NewEvents(folder.path / "events.jsonl").read()
         named = {*ended, *(str(notice.host) for notice in events)}

@@ -43,7 +43,7 @@ class NodeLogs:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if (why := own.foreign(folder)) is not None:  # logs would be written through a link, or for another user
-                raise UsageError(f"{folder} {why}", hint=f"look at it, and take it away: ls -ld {folder}")
+                raise UsageError(f"{folder} {why}", hint=f"look at it, and remove it: ls -ld {folder}")
         found = {p.name: p.stat().st_size for p in self.folder.iterdir() if is_log(p.name)}
         stored = read_object(self.folder / GAPS)
         # log -> how much smaller the file is than the offset on the node
@@ -93,7 +93,7 @@ class NodeLogs:
             try:
                 lag = self._after.get(name, 0)
                 if os.fstat(fd).st_size != size - lag:
-                    raise OSError(errno.ESTALE, "somebody else removed files there, or wrote to them")
+                    raise OSError(errno.ESTALE, "another process removed files there, or wrote to them")
                 while view:
                     view = view[os.write(fd, view) :]
             finally:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from fleet.answers.run_events import Detached, NoRestart, Restart, RunOver
 from fleet.answers.runs import LeftAlone, RunSummary
+from fleet.best_effort import best_effort
 from fleet.codec import from_json, to_json
 from fleet.engines import engine
 from fleet.errors import EXIT_INTERRUPTED, FleetError, Interrupted
@@ -109,7 +110,7 @@ def follow_run(
             ended.restart.update(attempt=record.attempt, hosts=[host.name for host in record.hosts])
         restarts.append(ended.restart)
         ended = None
-        with suppress(FleetError):  # the disk is full; events.jsonl has the restarts, too
+        with best_effort("record the restarts in run.json", FleetError):  # events.jsonl has them, too
             folder.amend(RUN, restarts=restarts)
 
 

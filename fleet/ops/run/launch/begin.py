@@ -68,7 +68,8 @@ class Course:
 
 @dataclass(frozen=True)
 class Ended:
-    """Holds an attempt that is over, and that another one follows. restart: the fields of the reported restart."""
+    """Holds an attempt that is over, and after which another one follows. restart: the fields of the reported
+    restart."""
 
     report: Report
     restart: dict[str, Any]

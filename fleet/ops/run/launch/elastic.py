@@ -81,7 +81,7 @@ class Elastic:
         if gang.stopped_at is not None:
             return
         left, of = len(gang.nodes) - len(gang.away), len(gang.nodes)
-        rest = "its part is started again when it answers" if self.plan else "whoever launched the run takes it back"
+        rest = "its part is started again when it answers" if self.plan else "the head that launched it takes it back"
         text = f"{host} is out: the run goes on with {left} of {of} nodes; {rest}"
         self._notify("warning", text, Away(left=left), host)
         if self.plan is not None:

@@ -230,7 +230,7 @@ class Run:
             if self.leads:
                 self.leads, self._superseded = False, True
                 self._stopping.leads = False
-                self.notify("warning", "another process leads this run now; this one only looks on", Superseded())
+                self.notify("warning", "another process leads this run now; this one only watches it", Superseded())
             return
         reason = self.gang.heard(received.host, message, received.time)
         if message["event"] == "rank":

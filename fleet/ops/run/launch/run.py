@@ -81,8 +81,8 @@ def claim(plan: Plan) -> RunFolder:
 
 
 def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> Report:
-    """Runs one try of a launch. Raises Occupied if another run has its hosts, and the request is to wait. It leaves
-    nothing then, except for the folder if ranks may still run on a host."""
+    """Runs one try of a launch. Raises Occupied if another run uses its hosts, and the request is to wait. Then it
+    removes the run's folder, unless ranks may still run on a host."""
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
     inventory = draft.inventory
     out: dict[str, FleetError] = {}

@@ -116,7 +116,7 @@ def read_lines(file: Path, script: str | None) -> list[list[str]]:
             raise UsageError(f"{file}:{number}: {error}", hint="quote what has a quote in it") from None
         if shown := secret_in(before):
             hint = "--env NAME, or --env-file FILE, gives it to the ranks of all lines"
-            raise UsageError(f"{file}:{number}: {shown}: a secret stands in no script", hint=hint)
+            raise UsageError(f"{file}:{number}: {shown}: a script must not hold a secret", hint=hint)
     if not found:
         raise UsageError(f"--each {file}: it has no line", hint="a line has the arguments of one run, as typed")
     return found

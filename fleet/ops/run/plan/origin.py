@@ -79,7 +79,7 @@ def write_origin(
                     file.write(diff)
             folder.amend(RUN, code=written["code"])  # the run may have been started again meanwhile
         except (OSError, FleetError) as error:
-            runtime.emit(Notice("warning", f"{RUN} does not tell of the code: {error}"))
+            runtime.emit(Notice("warning", f"{RUN} does not describe the code: {error}"))
         for text, hint in differences(before, written):
             event = Differs(run=written["repeats"], hint=hint)
             runtime.emit(folder.notice("warning", text, event, None, hint))
@@ -144,7 +144,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[t
 
 
 def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    then = before.get("code") or {"why": "nobody asked"}
+    then = before.get("code") or {"why": "no record"}
     was, is_, where = then.get("commit"), now.get("commit"), f"the code in {now.get('folder')}"
     if was is None and then.get("why"):
         return  # git reported nothing then

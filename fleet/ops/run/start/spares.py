@@ -43,8 +43,8 @@ def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
 
 
 def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
-    """Runs `work` for hosts and spares. If hosts fail and enough remain, it runs again without them, because `work`
-    compares hosts. Returns (the plan that worked, the result of `work`, host -> error of those left out)."""
+    """Runs `work` for hosts and spares. If hosts fail and enough remain, `work` compares the hosts again without them.
+    Returns (the plan that worked, the result of `work`, host -> error of those left out)."""
     out, emit, held = dict[str, FleetError](), runtime.emit, list[Event]()  # notices are held until `work` ended well
     while plan.spares or plan.request.least:
         runtime.emit = lambda event: held.append(event) if isinstance(event, Notice) else emit(event)

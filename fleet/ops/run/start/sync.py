@@ -55,8 +55,9 @@ def wheels_of(plan: Plan, source: str) -> WheelsPlan:
 
 
 def check_all(report: Report, runtime: Runtime) -> None:
+    # "held": the host did nothing, as another host failed
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
-    if errors := {it: error.but(host=it) for it, error in errors.items() if error.kind != "held"}:  # by another host
+    if errors := {it: error.but(host=it) for it, error in errors.items() if error.kind != "held"}:
         names = [r.host for r in report.results]
         raise as_one(errors, runtime.emit, NotSynced, "; nothing was started anywhere", names)
 

@@ -4,12 +4,12 @@ job."""
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fleet.answers.run_start_events import Submitted, Version
 from fleet.answers.runs import LeftAlone
+from fleet.best_effort import best_effort
 from fleet.engines.env_file import env_file
 from fleet.errors import EXIT_OK, ConnectError, Interrupted, UsageError
 from fleet.model import Report
@@ -29,15 +29,8 @@ from fleet.sources import SOURCES, no_hosts
 VARIABLES = "job.env"
 
 
-@dataclass(frozen=True)
-class SubmitPlan(RequestPlan[Submit]):
-    """Holds the plan. text: the batch script."""
-
-    run_id: str
-
-
-def plan_of(request: Submit) -> SubmitPlan:
-    """Returns the plan. Raises UsageError for an invalid request."""
+def plan_of(request: Submit) -> RequestPlan[Submit]:
+    """Returns the plan, whose text is the batch script. Raises UsageError for an invalid request."""
     run_id = new_run_id(request.name, f"{stem_of(request.name, 40)}-1" if request.each else request.name)
     env_file(request.env)  # raises UsageError for values that it cannot hold
     given = [f"--env-file={request.runs / run_id / VARIABLES}"] if request.env else []
@@ -46,10 +39,10 @@ def plan_of(request: Submit) -> SubmitPlan:
     ask = replace(request, name=name, command=command, run=run_id)
     script = SOURCES.get(request.on).queue().script(ask)
     shown = {"on": request.on, "run": run_id, "logs": str(request.runs / run_id), "script": script}
-    return SubmitPlan(no_hosts(request.on), request, shown, script, run_id)
+    return RequestPlan(no_hosts(request.on), request, shown, script)
 
 
-def run(plan: SubmitPlan, runtime: Runtime) -> Report:
+def run(plan: RequestPlan[Submit], runtime: Runtime) -> Report:
     """Submits the run and returns the report of its end, or LeftAlone if it is left in the queue, as several runs are.
     Raises UsageError if it is refused; its folder is then removed. Raises ConnectError if it is not known whether the
     queue has the job; its folder stays."""
@@ -66,8 +59,8 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
         job = queue.submit(first / SCRIPT, first / OUTPUT, runtime.cancel)
     except (UsageError, Interrupted):
         for folder in folders:
-            with suppress(OSError):
-                clear(folder.path)  # a refused run leaves no folder
+            with best_effort("remove the folder of a run that the queue refused"):
+                clear(folder.path)
         raise
     except ConnectError as error:
         folders[0].be_latest()
@@ -92,7 +85,7 @@ def run(plan: SubmitPlan, runtime: Runtime) -> Report:
     return watch(watch_of(runs, plan.run_id, events[0], detach=request.detach, begun=True), runtime)
 
 
-def _fill(folder: RunFolder, plan: SubmitPlan, first: Path) -> None:
+def _fill(folder: RunFolder, plan: RequestPlan[Submit], first: Path) -> None:
     """Writes the files that the job of a run needs, before it is submitted. first: the script of the first run."""
     try:
         script, variables = folder.path / SCRIPT, env_file(plan.request.env)
@@ -120,7 +113,7 @@ def _add(folder: RunFolder, name: str, text: str) -> None:
         raise UsageError(f"cannot write {file}", hint="is the disk full?") from None
 
 
-def _event(folder: RunFolder, plan: SubmitPlan) -> Submitted:
+def _event(folder: RunFolder, plan: RequestPlan[Submit]) -> Submitted:
     options, on = plan.request.asked(), plan.request.on
     return Submitted(
         on=on,
