@@ -14,11 +14,9 @@ import click
 from fleet.best_effort import best_effort
 from fleet.cli.line.line import settings_of
 from fleet.cli.screen.output import inform
-from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, FleetError, Interrupted
+from fleet.errors import FleetError, Interrupted
 from fleet.sources import INVENTORY, SOURCES
 from fleet.transport.base import JobEnd
-
-FINAL = EXIT_OK, EXIT_INTERRUPTED  # a run that ended well, or that its user ended, does not begin again
 
 
 def claimed(runs_dir: Path) -> dict[str, Any]:
@@ -30,14 +28,16 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
         return {}
     from fleet.ops.run.kept.documents import RUN, SUMMARY
     from fleet.ops.run.kept.folder import RunFolder  # slow to import
-    from fleet.ops.run.kept.job import code_of, is_for
+    from fleet.ops.run.kept.job import code_of, is_final, is_for
 
     source = SOURCES.get(name)
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    if attempt and code not in (None, *FINAL):  # the user has put the job of a failed run back into the queue
+    if (
+        attempt and code is not None and not is_final(runs_dir / run)
+    ):  # the user has put the job of a failed run back into the queue
         # a process that led the run meanwhile may write another one
         with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()
