@@ -192,7 +192,7 @@ def test_a_node_speaks_for_itself(slurm: VirtualLab) -> None:
         first: f"{first}\n",
         last: f"{last}\n",
     }
-    why = f"no agent of Slurm's step within 8 s; {slurm.address(liar)} said that it is {first}, without its token"
+    why = f"no agent of Slurm's step within 8 s; {slurm.address(liar)} claimed to be {first}, without its token"
     assert why in json.dumps(hosts[liar]), hosts[liar]
 
 

@@ -32,7 +32,7 @@ CASES = [
         "another rank went away",
     ),
     ("train.py: error: unrecognized arguments: --local_rank=1", "read LOCAL_RANK from the environment"),
-    ("train.py: error: unrecognized arguments: --nnodes=2", "options of fleet stand in front of SCRIPT"),
+    ("train.py: error: unrecognized arguments: --nnodes=2", "options come before SCRIPT"),
     ("python: can't open file '/w/train.py': [Errno 2] No such file or directory", "/w/train.py is not on that node"),
     ("ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found", "older than GLIBCXX_3.4.32"),
     (

@@ -155,7 +155,7 @@ def test_who_is_absent_is_not_believed_to_be_there(nodes: Nodes) -> None:
     with ThreadPoolExecutor(1) as pool:
         session = pool.submit(nodes.head.connect, A, Cancel())
         assert closed(nodes.dial(host="a", token=OWN))
-        with pytest.raises(ConnectError, match=r"within 3 s; 127\.0\.0\.1 said that it is a, without its token"):
+        with pytest.raises(ConnectError, match=r"within 3 s; 127\.0\.0\.1 claimed to be a, without its token"):
             session.result(120.0)
 
 
