@@ -143,8 +143,11 @@ class Text:
         return "".join(self)
 
 
+@dataclass(frozen=True)
 class Inside:
-    """Base of answers that are no part of a document."""
+    """Holds an answer that is no part of a document."""
+
+    value: Any
 
 
 class Answering:

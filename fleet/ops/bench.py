@@ -125,9 +125,10 @@ def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions
 
 
 def figures(ended: Benched, kind: type[T]) -> T | None:
-    """Returns the last line of a program's output, decoded from JSON; None if the program failed."""
+    """Returns the last line of a program's output, decoded from JSON, however the program ended; None if it is no
+    such line."""
     try:
-        return decode(kind, json.loads(ended["out"].splitlines()[-1])) if ended["status"] == 0 else None
+        return decode(kind, json.loads(ended["out"].splitlines()[-1]))
     except (ValueError, LookupError, RecursionError):
         return None
 
@@ -164,18 +165,19 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str,
 def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
     """Returns the GPUs to measure, and why others are left out. The first is [] for the processors of a host without
     GPUs, and None if nothing can be measured. A GPU that is not known to be idle counts as in use."""
-    gpus, torch = facts.get("gpus"), facts.get("torch")
-    if not torch:
-        return None, "no torch in its training interpreter"
-    # nvidia-smi may be missing; it does not list AMD's
-    if gpus is None or (not gpus and (torch.get("hip") or not has_none(facts))):
-        return None, "its GPUs are not known"
-    if "runs" not in facts:
-        return None, "it is not known whether runs are live there"
-    if gpus and not torch.get("cuda"):
-        return None, "its torch is not built for its GPUs"
+    gpus, torch = facts.get("gpus"), facts.get("torch") or {}
+    reasons = (
+        (not torch, "no torch in its training interpreter"),
+        # nvidia-smi may be missing; it does not list AMD's
+        (not gpus and (gpus is None or torch.get("hip") or not has_none(facts)), "its GPUs are not known"),
+        ("runs" not in facts, "it is not known whether runs are live there"),
+        (gpus and not torch.get("cuda"), "its torch is not built for its GPUs"),
+    )
+    text = next((text for applies, text in reasons if applies), None)
+    if text is not None or gpus is None:
+        return None, text
     processes = facts.get("gpu_processes")
-    used, listed = {process["gpu"] for process in processes or ()}, {gpu["uuid"] for gpu in gpus}
+    used, listed = {process["gpu"] for process in processes or ()}, {gpu["uuid"] for gpu in gpus} - {None}
     selected = [gpu for gpu in gpus if host.devices is None or gpu["index"] in host.devices]
 
     def why(gpu: Mapping[str, Any]) -> str | None:

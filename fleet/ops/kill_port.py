@@ -52,20 +52,6 @@ def foreign(user: str) -> Spared:
 
 
 @dataclass(frozen=True)
-class Scanned(Inside):
-    """Holds the listeners of a host."""
-
-    listeners: Sequence[messages.Listener]
-
-
-@dataclass(frozen=True)
-class Ended(Inside):
-    """Holds a node's report after ending listeners."""
-
-    reported: messages.Ended
-
-
-@dataclass(frozen=True)
 class Listener:
     """Describes a process that listens on a port of a host. facts: the node's entry, see fleet/node/ports/kill_port.py.
 
@@ -122,14 +108,14 @@ class KillPlan:
 
 
 def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tuple[Result, ...]:
-    """Returns for each host the listeners on these ports, as Scanned."""
+    """Returns for each host the listeners on these ports, as Inside."""
 
     ssh_ports = ssh_ports_of((*inventory.hosts, *inventory.unselected), runtime)
 
     def task(session: Session, host: Host) -> Result:
         spec = {"op": "scan", "ports": list(ports), "dialled": ssh_ports.get(host.name, [])}
         answer = call(session, "ports.kill_port", spec, messages.Scanned, timeout=SCAN_SECONDS, cancel=runtime.cancel)
-        return Result(host.name, ok=True, exit_status=0, answer=Scanned(answer["listeners"]))
+        return Result(host.name, ok=True, exit_status=0, answer=Inside(answer["listeners"]))
 
     return on_each(inventory.hosts, runtime, task, what="looking who listens")
 
@@ -152,7 +138,7 @@ def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> 
         Listener(result.host, facts, why_spared(facts, request.force, request.runs))
         for result in found
         if result.ok
-        for facts in result.read(Scanned).listeners
+        for facts in result.read(Inside).value
     )
     return KillPlan(inventory.hosts, request, listeners, found, inventory.unselected)
 
@@ -197,7 +183,7 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
             timeout=plan.request.grace + AFTER_GRACE_SECONDS,
             cancel=runtime.cancel,
         )
-        return Result(host.name, ok=True, exit_status=0, answer=Ended(answer))
+        return Result(host.name, ok=True, exit_status=0, answer=Inside(answer))
 
     hosts = [host for host in plan.hosts if host.name in by_host]
     ended = {result.host: result for result in on_each(hosts, runtime, task, what="ending")}
@@ -251,9 +237,10 @@ def _outcome(listener: Listener, second: Result | None) -> Listener:
         return replace(listener, spared=DECLINED)
     if not second.ok:
         return replace(listener, spared=UNKNOWN)
-    reason = second.read(Ended).reported["reasons"].get(str(listener.pid))
+    reported: messages.Ended = second.read(Inside).value
+    reason = reported["reasons"].get(str(listener.pid))
     spared = Spared(reason, OF_NODE.get(reason)) if reason is not None else None
-    return replace(listener, spared=spared, ended=listener.pid in second.read(Ended).reported["ended"])
+    return replace(listener, spared=spared, ended=listener.pid in reported["ended"])
 
 
 def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listener]:
@@ -265,6 +252,6 @@ def _newcomers(known: Sequence[Listener], second: Result | None) -> list[Listene
     seen = {who(each.facts) for each in known}
     return [
         Listener(second.host, facts, NEWCOMER)
-        for facts in second.read(Ended).reported["listeners"]
+        for facts in second.read(Inside).value["listeners"]
         if who(facts) not in seen
     ]

@@ -130,27 +130,27 @@ def visit(
     each host sends, over `streams` streams. A host that fails is not in the result."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
-    number = {name: n for n, name in enumerate(tokens)}
     begins, over = ([Meeting({*tokens}) for _ in rounds] for _ in range(2))
     cancel = sessions.runtime.cancel
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
-    def visits(name: str, others: Sequence[str]) -> list[dict[str, Any]]:
+    def targets(others: Sequence[str]) -> list[tuple[str, str, int]]:
+        """Returns (host, address, port) of each visit of these hosts."""
         return [
-            {"id": f"{number[other]} {n} {stream}", "address": address, "port": port, "token": tokens[other]}
+            (other, address, port)
             for other in others
             if other in ports
-            for n, (address, port) in enumerate(zip(ports[other]["addresses"], ports[other]["ports"], strict=False))
-            for stream in range(streams)
+            for address, port in zip(ports[other]["addresses"], ports[other]["ports"], strict=False)
+            for _ in range(streams)
             if port
         ]
 
-    def task(host: Host) -> list[Reached]:
+    def task(host: Host) -> list[tuple[list[tuple[str, str, int]], Reached]]:
         spec: dict[str, Any] = {"listen": [*at.get(host.name, ())], "token": tokens[host.name], "seconds": limit}
         spec["way"] = ways.get(host.name)
-        answers = list[Reached]()
+        answers = list[tuple[list[tuple[str, str, int]], Reached]]()
         try:
-            with Program(sessions.get(host), "preflight.pairs", spec) as program:
+            with Program(sessions.get(host), "preflight.own_pairs" if ways else "preflight.pairs", spec) as program:
                 listening = first_message(program, Listening, timeout=LISTEN_SECONDS, cancel=cancel)
                 if not len(listening["ports"]) == len(listening["addresses"]) <= max(1, len(spec["listen"])):
                     raise ProtocolError("it listens at other addresses than it was to", host.name)
@@ -158,9 +158,13 @@ def visit(
                 for wanted, begin, end in zip(rounds, begins, over, strict=True):
                     begin.come(host.name)
                     begin.wait(LISTEN_SECONDS, cancel)
-                    order = {"op": "dial", "seconds": seconds, "visits": visits(host.name, wanted[host.name])}
-                    program.send(order)
-                    answers.append(first_message(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel))
+                    visits = targets(wanted[host.name])
+                    orders = [[address, port, tokens[other]] for other, address, port in visits]
+                    program.send({"op": "dial", "seconds": seconds, "visits": orders})
+                    answer = first_message(program, Reached, timeout=seconds + DIAL_SECONDS, cancel=cancel)
+                    if not len(answer["reached"]) == len(answer["links"]) == len(visits):
+                        raise ProtocolError("its results are not of the visits that it was to make", host.name)
+                    answers.append((visits, answer))
                     end.come(host.name)
                     end.wait(seconds + DIAL_SECONDS, cancel)
                 return answers
@@ -172,14 +176,11 @@ def visit(
     how: dict[tuple[str, str, str], How] = {}
     links: dict[tuple[str, str], list[Measured]] = {}
     for name, answers in found.items():
-        for wanted, answer in zip(rounds, answers, strict=True):
-            for other in wanted[name]:
-                for n, address in enumerate(ports[other]["addresses"] if other in ports else ()):
-                    ids = [f"{number[other]} {n} {stream}" for stream in range(streams)]
-                    if (state := answer["reached"].get(ids[0])) is not None:
-                        how[name, other, address] = state
-                    if measured := [answer["links"][id] for id in ids if id in answer["links"]]:
-                        links[name, other] = measured
+        for visits, answer in answers:
+            for (other, address, _), state, link in zip(visits, answer["reached"], answer["links"], strict=True):
+                how.setdefault((name, other, address), state)
+                if link:
+                    links.setdefault((name, other), []).append(link)
     return Visited(how, {name: answer["error"] for name, answer in ports.items() if answer["error"]}, links)
 
 

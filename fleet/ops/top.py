@@ -35,18 +35,10 @@ def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
             raise UsageError(f"run {found.run_id} is over: {found.state}", hint=f"fleet logs {found.run_id}")
         warn_of_missing(found, answers, runtime.emit)
         hosts = tuple(found.hosts.values())
-    last: dict[str, HostSampled | FleetError] = {}
     spec: SampleSpec = {"every": request.every, "count": request.count}
 
-    def take(host: Host, found: HostSampled | FleetError) -> None:
-        last[host.name] = found
-        request.each(host.name, found)
-
-    def end(host: Host) -> Result:
-        found = last.get(host.name, HostSampled())
-        return failed(host, found) if isinstance(found, FleetError) else Result(host.name, True, 0, answer=found)
-
     def one(host: Host) -> Result:
+        found: HostSampled | FleetError = HostSampled()
         since = runtime.clock.monotonic()
         while True:
             try:
@@ -57,17 +49,19 @@ def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
                     silence, cancel = SILENCE_SECONDS + request.every, runtime.cancel
                     for frame in program.frames(silence=silence, cancel=cancel, poll=1.0, ping=PING_SECONDS):
                         if frame.kind == MESSAGE:
-                            since = runtime.clock.monotonic()
-                            take(host, answer_of(frame.decode(Sampled)))
-                return end(host)
+                            since, found = runtime.clock.monotonic(), answer_of(frame.decode(Sampled))
+                            request.each(host.name, found)
+                break
             except FleetError as error:
                 if request.count:
                     raise
                 if isinstance(error, Interrupted):
-                    return end(host)
-                take(host, error.but(host=host.name))
+                    break
+                found = error.but(host=host.name)
+                request.each(host.name, found)
                 pause = pause_after(runtime.clock.monotonic() - since, RETRY_SECONDS)
                 runtime.clock.wait(runtime.cancel, pause)
+        return failed(host, found) if isinstance(found, FleetError) else Result(host.name, True, 0, answer=found)
 
     most = runtime.fanout if request.count else len(hosts)
     fanout.check_limits(len(hosts), most)

@@ -46,7 +46,8 @@ FOLDERS = (
     ),
     (
         f"~/{HOME}/{IMAGES}/",
-        "archives of container images: sent here and not loaded yet, or saved here and not sent yet",
+        "archives of container images: sent here and not loaded yet, or saved here and not sent yet; JSON: digests of "
+        "`.sif` and `.sqsh` files, so that `fleet check` need not read them again",
     ),
     (f"~/{HOME}/{IMPORTS}", "JSON: digests of what interpreters could import, so that preflight need not try it again"),
     (f"~/{HOME}/{SOURCES}/NAME-KEY/, ~/{HOME}/{BUILDS}/BUILD/", "source trees and builds of `fleet build`"),

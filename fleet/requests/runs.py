@@ -129,5 +129,9 @@ class Get(OfRun):
             raise UsageError("nothing is named", hint="fleet get checkpoints; or fleet get latest")
 
     @property
+    def folder(self) -> Path:
+        return Path(self.to)
+
+    @property
     def is_path(self) -> bool:
         return "/" in self.what or self.what[:1] in ("~", ".")

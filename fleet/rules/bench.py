@@ -34,10 +34,7 @@ class Part(NamedTuple):
         return self.host if self.gpu is None else f"{self.host} GPU {self.gpu}"
 
 
-class Speeds(NamedTuple):
-    """Holds what was measured on a host."""
-
-    of: tuple[tuple[Part, Mapping[str, float]], ...]
+Speeds = tuple[tuple[Part, Mapping[str, float]], ...]  # what was measured on a host
 
 
 def speeds(view: View) -> Any:
@@ -46,11 +43,11 @@ def speeds(view: View) -> Any:
     cpu, cores = lookup(view, "cpu.model"), lookup(view, "cpu.usable")
     models[None] = f"{cpu}, {cores} cores" if isinstance(cpu, str) and isinstance(cores, int) else None
     found = tuple((Part(view["want"].host, each["gpu"], models.get(each["gpu"])), each) for each in known)
-    return Speeds(found) if found else MISSING
+    return found or MISSING
 
 
 def measured_in(views: Mapping[str, View]) -> dict[Part, Mapping[str, float]]:
-    return {part: each for view in views.values() if (of := speeds(view)) is not MISSING for part, each in of.of}
+    return {part: each for view in views.values() if (of := speeds(view)) is not MISSING for part, each in of}
 
 
 def rated(rate: float) -> str:
@@ -71,7 +68,7 @@ def slow_parts(rates: Mapping[Part, float]) -> set[Part]:
 
 def by_model(values: Mapping[str, Speeds]) -> Iterator[tuple[str, str, dict[Part, float]]]:
     """Yields (measure, model, part -> its rate)."""
-    every = [(part, each) for of in values.values() for part, each in of.of]
+    every = [(part, each) for of in values.values() for part, each in of]
     for measure in MEASURES:
         for model, found in grouped((part.model, (part, each[measure])) for part, each in every).items():
             if model is not None:

@@ -45,6 +45,12 @@ _LAUNCHERS = re.compile(
     r"subprocess\.CalledProcessError: Command '\[.*python"
 )
 _OUTERMOST = ("<module>", "_run_module_as_main", "_run_code", None)  # where an uncaught exception ends up
+# errors that a rank may raise because another one went away, or did not come
+_MAY_FOLLOW = re.compile(
+    r"(?i)connection ?(?:\w*error|aborted|closed|refused|reset|was)|broken ?pipe|^EOFError$|remote end closed|"
+    r"socket closed|timed[ -]?out|Timeout\w*(?::|$)|no route to host|Dist(?:Network|Store)Error|ncclRemoteError|"
+    r"unhandled system error|communicator was aborted"
+)
 # what a thread raises that only waits for another one
 _WAITS = re.compile(r"(?:\w+\.)*(?:Empty|Full|TimeoutError|BrokenBarrierError|CancelledError)$")
 # a process's last line if there is no traceback: of a shell, an interpreter, native code, or a parser of arguments
@@ -97,6 +103,11 @@ class Cause:
     own: bool = False
     unfit: bool = False
     kernel: str | None = None
+
+    def explains(self, waited: bool) -> bool:
+        """Returns whether it explains another rank's end. waited: that one had waited in vain; a lost connection or a
+        time-out may as well follow from that."""
+        return self.own and not (waited and _MAY_FOLLOW.search(self.why or ""))
 
 
 def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:

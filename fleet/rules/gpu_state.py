@@ -83,7 +83,7 @@ def busy(view: View) -> Sentence | None:
         for process in view.get("gpu_processes") or ()
         if process.get("run_id") not in known and not _SERVER.search(str(process.get("command") or ""))
     ]
-    listed = {gpu.get("uuid") for gpu in view.get("gpus") or ()}
+    listed = {gpu.get("uuid") for gpu in view.get("gpus") or ()} - {None}
     mine = {gpu.get("uuid") for gpu in view.get("gpus") or () if gpu["index"] in used(view)}
     those = [process for process in found if process.get("gpu") in mine or process.get("gpu") not in listed]
     shown = those or ([] if view["want"].part is not None else found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,9 @@ from dataclasses import dataclass, replace
 class Hint:
     """Explains a text. pattern: a regular expression, searched with MULTILINE in an uncaught exception's type and text
     (see ended.py), or in a line of the kernel's log. remedy: the next step; meaning: a clause. In both, \\1 is the
-    pattern's first group. worked_out: returns the remedy for a match, if it depends on the match. collateral: a rank
-    shows this because another one died; it is not the root cause. unfit: the host needs a repair before another run.
+    pattern's first group; in a command, 'fleet ...', it is quoted. worked_out: returns the remedy for a match, if it
+    depends on the match. collateral: a rank shows this because another one died; it is not the root cause. unfit: the
+    host needs a repair before another run.
 
     For the kernel's log only: signals, lines: the line explains a rank that died of one of these signals, or whose last
     lines match. sudden: it ends a process at once, and explains no later end.
@@ -29,10 +31,25 @@ class Hint:
     sudden: bool = False
 
 
+_COMMAND = re.compile(r"('fleet [^']*')")
+_GROUP = re.compile(r"\\(?:(\d)|g<(\d)>)")
+
+
+def _filled(remedy: str, found: re.Match[str]) -> str:
+    def group(it: re.Match[str]) -> str:
+        return found[int(it[1] or it[2])] or ""
+
+    def quoted(it: re.Match[str]) -> str:
+        return group(it) and shlex.quote(group(it))
+
+    parts = enumerate(_COMMAND.split(remedy))  # those with odd numbers are commands
+    return "".join(_GROUP.sub(quoted if n % 2 else group, part) for n, part in parts)
+
+
 def first_match(hints: Iterable[Hint], text: str) -> Hint | None:
     """Returns the first hint that matches, with its remedy and its meaning filled in."""
     for hint in hints:
         if found := re.search(hint.pattern, text, re.MULTILINE):
-            remedy = hint.worked_out(found) if hint.worked_out else found.expand(hint.remedy)
+            remedy = hint.worked_out(found) if hint.worked_out else _filled(hint.remedy, found)
             return replace(hint, remedy=remedy, meaning=found.expand(hint.meaning))
     return None

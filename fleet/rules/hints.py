@@ -23,14 +23,36 @@ HINTS = (
         "that file is the pointer of git-lfs, not what it stands for: 'git lfs pull' here, then 'fleet sync'",
     ),
     Hint(
-        r"invalid load key, |not a gzip file|file signature not found",
+        r"invalid load key, |not a gzip file|file signature not found|"
+        r"deserializing header: (?:[Hh]eader ?[Tt]oo ?[Ll]arge|[Ii]nvalid)",
         "that file is not of the kind that the script takes it for, or was cut short: 'fleet exec -- ls -l FILE' and "
         "'head -c 64 FILE' show what it is",
     ),
     Hint(
-        r"PytorchStreamReader failed (?:reading zip archive|locating file)|^EOFError: Ran out of input",
+        r"PytorchStreamReader failed (?:reading zip archive|locating file)|^EOFError: Ran out of input|"
+        r"deserializing header: (?:[Hh]eader ?[Tt]oo ?[Ss]mall|MetadataIncompleteBuffer|incomplete metadata)|"
+        r"OSError: \[Errno 22\] Invalid argument\nraised in .*/torch/serialization\.py",
         "that checkpoint was cut short, by a run that ended while it was written: take an earlier one, and have the "
         "script write to another name first, then os.replace",
+    ),
+    Hint(
+        r"Error\(s\) in loading state_dict for (?![\s\S]*size mismatch for .*torch\.Size\(\[0\]\))",
+        "that checkpoint is of another model than the script builds, or of the same one in a wrapper ('module.', "
+        "'_orig_mod.'): 'fleet exec -- sha256sum FILE' shows whether all hosts have the same",
+    ),
+    Hint(
+        r"num_samples should be a positive integer value, but got num_samples=0$",
+        "the data set is empty there: 'fleet exec -- ls DIR' shows which hosts have the data, 'fleet sync --data DIR' "
+        "brings yours",
+    ),
+    Hint(
+        r"^EOFError: EOF when reading a line",
+        "the script asks a question, and a rank has no terminal: give the answer as an option of the script",
+    ),
+    Hint(
+        r"FileExistsError: \[Errno 17\] File exists: '((?:[^'/]*/)*[^'/.]+)'\nraised in (?!.*/multiprocessing/)",
+        r"\1 is there already, of an earlier run or another rank: os.makedirs(..., exist_ok=True), or make it once a "
+        "node (LOCAL_RANK 0)",
     ),
     Hint(
         r"couldn't connect to 'https://huggingface\.co|LocalEntryNotFoundError|"
@@ -116,8 +138,11 @@ HINTS = (
     ),
     Hint(NO_CHECKPOINT, "a checkpoint is not on that node", worked_out=no_checkpoint),
     Hint(
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
-        r"\1 is not on that node: 'fleet exec -- ls -ld \1' shows who has it, 'fleet sync --data \1' brings yours",
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'|"
+        r"^(?:\S*/)?(?:cat|cp|du|g(?:un)?zip|head|ls|mv|rsync|sed|sort|stat|tail|tar|wc|xz|zcat|zstd): "
+        r"(?:cannot (?:stat|open|access) )?['‘]?(/[^'’:\n]+)['’]?: No such file or directory$",
+        r"\g<1>\g<2> is not on that node: 'fleet exec -- ls -ld \g<1>\g<2>' shows who has it, 'fleet sync --data "
+        r"\g<1>\g<2>' brings yours",
     ),
     Hint(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'/][^']*[/.][^']*)'(?![\s\S]*/subprocess\.py)",
@@ -215,6 +240,10 @@ HINTS = (
         "after it",
     ),
     Hint(r"can't open file '([^']*)'", r"\1 is not on that node: 'fleet launch --sync' brings the current folder"),
+    Hint(
+        r"Read-only file system: '(/(?:[^']*/)?)[^'/]*'",
+        r"\1 is mounted read-only there: 'fleet exec -- findmnt -T \1' shows where it is not, and what it is",
+    ),
     Hint(
         r"Permission denied: '([^']+)'|(\S+): Permission denied",
         r"the user there may not do that with \g<1>\g<2>: 'fleet exec -- ls -ld \g<1>\g<2>' shows owner and mode",

@@ -11,6 +11,8 @@ LESS_MEMORY = (
     "it"
 )
 BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
+# fleet sets these; --env would give all ranks the same
+NOT_OF_RANKS = r"(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')"
 
 HOST_HINTS = (
     Hint(
@@ -35,7 +37,18 @@ HOST_HINTS = (
     ),
     Hint(
         r"cannot import name '(\w+)' from '([\w.]+)' \((/\S+)\)",
-        r"\3 has no \1: another version than the script, or a package, was written for; 'fleet check' compares",
+        r"\3 has no \1: another version than the script, or a package, was written for; 'fleet exec -- sha256sum \3' "
+        "shows which hosts have another",
+    ),
+    Hint(
+        r"module '(torch|numpy|transformers|deepspeed|accelerate|datasets)' has no attribute '(\w+)'",
+        r"the \1 there has no \2: another version than the script, or a package, was written for ('fleet check' "
+        r"compares), or a folder \1 beside the script hides it",
+    ),
+    Hint(
+        r"No working C\+\+ compiler found|Failed to find C compiler",
+        "torch.compile finds no compiler there: 'fleet exec -- g++ --version' shows who has one; install it, or set CC "
+        "and CXX by --env",
     ),
     Hint(
         r"No module named '?(deepspeed|torch)(?=['\s]|$)",
@@ -124,9 +137,10 @@ HOST_HINTS = (
         "{host} -- dmesg' whether the kernel killed it for want of memory",
     ),
     Hint(
-        r"^KeyError: '(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')(\w+)'\n"
-        r"raised in (?:<frozen os>|.*/os\.py)$",
-        r"the variable \1 is not set there: --env \1 sends this machine's, --env-file FILE those of a file",
+        rf"^KeyError: '{NOT_OF_RANKS}(\w+)'\nraised in (?:<frozen os>|.*/os\.py)$|"
+        rf"Environment variable '{NOT_OF_RANKS}(\w+)' not found",
+        r"the variable \g<1>\g<2> is not set there: --env \g<1>\g<2> sends this machine's, --env-file "
+        "FILE those of a file",
     ),
     Hint(
         r"Too many open files|received 0 items of ancdata",

@@ -44,7 +44,7 @@ def _text(run: View, view: View) -> str:
 def _gpus(run: View, view: View) -> str:
     """Returns the GPUs that the run was given, else those on which it has processes: "0-3"."""
     uuids = {process["gpu"] for process in view.get("gpu_processes") or () if process.get("run_id") == run["run"]}
-    used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids]
+    used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids - {None}]
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")
 
 

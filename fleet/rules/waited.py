@@ -13,6 +13,7 @@ from fleet.rules.ended import ended_by
 from fleet.rules.worked_out import DIFFER
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
+_BEGINS = re.compile(r"wait timeout after \d+ms, keys: /default_pg/|waiting for clients")  # init_process_group's own
 _WRITER = re.compile(r"^\[rank(\d+)\]:", re.MULTILINE)  # the rank that torch takes itself for
 
 
@@ -55,6 +56,7 @@ def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, st
         more = [f"{ranks_text(ranks)} {place}" for place, ranks in elsewhere.items()]
     if missing and len(missing) <= len(there):
         why = "; ".join([f"{ranks_text(there)} waited {usual}", *more])
-        return why, meanwhile(missing), missing
+        step = f"what did {ranks_text(missing)} do before init_process_group? A longer timeout=..., or that after it"
+        return why, step if any(_BEGINS.search(texts[rank]) for rank in there) else meanwhile(missing), missing
     why = f"all {len(texts)} ranks waited until it timed out, none is missing"
     return (why, f"look for {DIFFER}", []) if len(waited) == len(texts) else None

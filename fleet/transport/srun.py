@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from fleet.transport.slurm import PAUSE_SECONDS, job_of, jobs_of, why_over
 from fleet.transport.step import Step
 from fleet.transport.streams import Started
 
+IMAGE_SECONDS = 900.0  # for pyxis to fetch an image and unpack it
 UNANSWERED_SECONDS = 60.0  # a step is requested again for so long, in case slurmctld is being restarted
 
 
@@ -47,16 +48,22 @@ class SrunTransport(Near):
         # job id -> its step. A step that slurmctld did not answer is requested again
         self._steps = Once[Step](lambda made: made.exception() is None and not made.result().unanswered)
         self._closed = False
+        self._container: Sequence[str] = ()
+
+    def contain(self, options: Sequence[str]) -> None:
+        """Has the steps of this transport start in a container. options: srun's. Call it before connect()."""
+        self._container = options
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
         job, until = self._jobs.get(host.name, self._job), time.monotonic() + UNANSWERED_SECONDS
         hosts = [it for it in self._hosts if self._jobs.get(it.name, self._job) == job]
+        seconds = max(self._seconds, IMAGE_SECONDS) if self._container else self._seconds
         while True:
-            step = self._steps.get(job, lambda: Step(job, hosts))
+            step = self._steps.get(job, lambda: Step(job, hosts, self._container))
             if self._closed:  # while the step was made
                 step.close()
             try:
-                return SrunSession(step, host, step.agent(host, self._seconds, cancel), self._seconds)
+                return SrunSession(step, host, step.agent(host, seconds, cancel), self._seconds)
             except ConnectError:
                 if not step.unanswered or time.monotonic() > until or cancel.wait(PAUSE_SECONDS):
                     raise

@@ -15,13 +15,14 @@ import itertools
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
@@ -48,15 +49,17 @@ OF_TASKS = (
     "SLURM_(STEP.*|TASK.*|NTASKS.*|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|"
     "DISTRIBUTION|PRIO_PROCESS|UMASK|TOPOLOGY_.*|CPUS_ON_NODE|CPUS_PER_TASK)|SRUN_.*|PMI_.*|PMI2_.*|PMIX_.*"
 )
+BY_PYXIS = "|RANK|LOCAL_RANK"  # it sets them for images of PyTorch
+OF_PYXIS = re.compile("^.*error: (pyxis: .*)", re.MULTILINE)
 
 
 class Step:
-    """Controls one srun, with an agent on each of `hosts`."""
+    """Controls one srun, with an agent on each of `hosts`. container: srun's options for it."""
 
-    def __init__(self, job: str, hosts: Iterable[Host]) -> None:
+    def __init__(self, job: str, hosts: Iterable[Host], container: Sequence[str] = ()) -> None:
         if (srun := shutil.which("srun")) is None:
             raise UsageError("srun is not on this machine", hint="run fleet where Slurm's commands are")
-        self.job, self._hosts = job, {host.name: host for host in hosts}
+        self.job, self._hosts, self._container = job, {host.name: host for host in hosts}, container
         own, agents = make_certificate(), make_certificate()
         self._tls, self._theirs = own | {"peer": agents["cert"]}, agents | {"peer": own["cert"]}
         self._context = tls_context(True, self._tls)
@@ -85,9 +88,9 @@ class Step:
             "step": secrets.token_hex(8),
             "scope": f"slurm:{self.job}",
             "name": "SLURMD_NODENAME",
-            "unset": OF_TASKS,
+            "unset": OF_TASKS + BY_PYXIS * bool(self._container),
         }
-        argv += ["sh", "-c", bootstrap(first)]
+        argv += [*self._container, "sh", "-c", bootstrap(first)]
         child = ChildProcess(argv, "fleet-step", pipes=subprocess.PIPE, env=own_environment(os.environ))
         assert child.process.stdin
         with contextlib.suppress(BrokenPipeError):
@@ -177,7 +180,8 @@ class Step:
         until = time.monotonic() + seconds
         with self._changed:
             while (link := self._agents.get(host.name)) is None:
-                if has_ended(self._srun.process):
+                # without a container on one node, srun goes on with those of the others
+                if has_ended(self._srun.process) or self._container and OF_PYXIS.search(self._srun.stderr):
                     break
                 if time.monotonic() >= until or cancel.is_set():
                     raise ConnectError(
@@ -203,13 +207,16 @@ class Step:
         wait([self._srun.reader], END_SECONDS)
         lines = [line for line in self._srun.stderr.splitlines() if line.strip()]
         output = (
-            re.sub("^(srun: (error: )?| *[0-9]+: )", "", lines[0])
+            re.sub(r"^((\S*/)?srun: (error: )?| *[0-9]+: )", "", lines[0])
             if lines
             else f"exit status {self._srun.process.returncode}"
         )
-        return ConnectError(
-            f"srun: {output}", kind="refused", host=host.name, hint="is the allocation still there? squeue --me"
-        )
+        hint = "is the allocation still there? squeue --me"
+        if self._container and (why := OF_PYXIS.search(self._srun.stderr)):
+            output, hint = why[1], shlex.join(["srun", "--jobid", self.job, "--overlap", *self._container, "true"])
+        elif self._container and output.startswith("unrecognized option"):
+            hint = "this Slurm has no pyxis, or another one: srun --help | grep -A 2 container"
+        return ConnectError(f"srun: {output}", kind="refused", host=host.name, hint=hint)
 
     def pass_on(self, signum: int) -> None:
         """Sends a signal to the ranks of all nodes."""

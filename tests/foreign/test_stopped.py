@@ -1,7 +1,9 @@
 """Trainers of others that are stopped: each saves its work as it does by hand, and nothing is left.
 
 At SIGTERM Lightning 2.6's Trainer broadcasts within its handler, which hangs where another rank is in another
-collective, whoever sends it: of what it saves there nothing is held."""
+collective, whoever sends it: of what it saves there nothing is held. After SIGINT each rank saves, and waits for all in
+a barrier. Where SIGINT comes to one node 60 ms or more after the other, two ranks are in that barrier and two in a
+step's broadcast, and all hang, by hand too: one that hung has another try."""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign.__main__ import foreign_lab
-from tests.foreign.program import WORK
+from tests.foreign.__main__ import TRIES, foreign_lab
+from tests.foreign.program import WORK, Program
 from tests.foreign.programs import PROGRAMS
 from tests.foreign.sides import Lab, fleet_words
 from tests.node.nodes import until
@@ -48,18 +50,30 @@ def test_a_trainer_that_is_stopped_has_saved_its_work(
     (program,) = (program for program in PROGRAMS if program.name == name)
     words = (*program.words, *LONG["hf_trainer" if "hf" in name else "lightning"], *more)
     program = replace(program, words=words, env={**program.env, "PAUSE": "0.1"})
-    before = ground.prepare(program)
-    ground.inventory(program, tmp_path)
-    line = ("-i", "fleet.yaml", *fleet_words(program))
-    process = ground.lab.popen(*line, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    for again in range(TRIES if "lightning" in name else 1):
+        folder = tmp_path / str(again)
+        folder.mkdir()
+        said, killed = stopped(ground, program, folder, signum)
+        if not killed:
+            break
+    assert not killed, said
     first = ground.lab.names[0]
-    log = tmp_path / f"runs/latest/{first}/rank0.out"
+    assert ground.lab.sh(first, f"ls {WORK}/{kept}"), said
+
+
+def stopped(ground: Lab, program: Program, folder: Path, signum: signal.Signals) -> tuple[str, list[int]]:
+    """What fleet wrote of a run that got the signal after its first steps, and which ranks the grace ended."""
+    before = ground.prepare(program)
+    ground.inventory(program, folder)
+    line = ("-i", "fleet.yaml", *fleet_words(program))
+    process = ground.lab.popen(*line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    log = folder / f"runs/latest/{ground.lab.names[0]}/rank0.out"
     until(lambda: log.exists() and any(sign in log.read_text() for sign in ("loss", "epoch 0")), 200.0)
     process.send_signal(signum)
     said = process.communicate(timeout=200)[1].decode()
-    (run,) = (path for path in tmp_path.glob("runs/*-*") if not path.is_symlink())
-    summary = json.loads((run / "summary.json").read_text())
-    assert process.returncode == 130 and summary["killed"] == [], said
-    assert ground.lab.sh(first, f"ls {WORK}/{kept}"), said
+    (run,) = (path for path in folder.glob("runs/*-*") if not path.is_symlink())
+    assert process.returncode == 130, said
     for node, was in enumerate(before):
         assert not ground.survey(node)["processes"].keys() - was["processes"].keys()
+    killed: list[int] = json.loads((run / "summary.json").read_text())["killed"]
+    return said, killed

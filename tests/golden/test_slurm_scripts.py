@@ -48,6 +48,7 @@ CASES = {
     ],
     "grace": ["--grace", "120", "--time", "1-00", "train.py"],
     "single-node-jobs": ["--nodes", "3", "--single-node-jobs", "--start-within", "600", "--gres", "gpu:8", "train.py"],
+    "container": ["--nodes", "2", "--container", "train:1", "--container-arg=--container-writable", "train.py"],
     "sync": ["--sync", "--workdir", "/scratch/me", "--env", "A=b c", "--no-preflight", "--name", "try", "train.py"],
 }
 

@@ -76,3 +76,19 @@ def test_what_a_process_that_aborts_wrote_before_is_a_cause_only_where_it_compla
     assert ended_by(f"{words}\nterminate called without an active exception\n", 134).why == (
         "SIGABRT: native code gave up"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "brings"),
+    [
+        ("zcat: /data/a: No such file or directory", True),
+        ("/usr/bin/cp: cannot stat '/data/a': No such file or directory", True),
+        ("ls: cannot access ‘/data/a’: No such file or directory", True),
+        ("tee: /data/a: No such file or directory", False),  # it is to be written
+        ("cp: cannot create regular file '/data/a': No such file or directory", False),
+        ("env: ‘/data/a’: No such file or directory", False),  # a program, which one file rarely is
+        ("./run.sh: /data/a: No such file or directory", False),
+    ],
+)
+def test_data_that_a_tool_cannot_read_is_brought(line: str, brings: bool) -> None:
+    assert ("'fleet sync --data /data/a' brings" in (ended_by(f"{line}\n", 1).remedy or "")) == brings

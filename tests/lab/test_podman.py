@@ -35,6 +35,7 @@ dist.all_reduce(total)
 def save(*_):
     time.sleep(2)
     print("saved", flush=True)
+    dist.destroy_process_group()
     sys.exit(0)
 if how == "save":
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -50,22 +51,29 @@ if how == "once" and os.environ["FLEET_ATTEMPT"] == "0" and rank == 2:
     sys.exit(3)
 def wait_for_data():
     time.sleep(600)
-if how not in ("well", "once"):
+if how not in ("well", "once") and (how != "again" or os.environ["FLEET_ATTEMPT"] == "0"):
     wait_for_data()
 """
 
 
 @pytest.fixture(scope="module")
-def ready(lab_factory: LabFactory) -> VirtualLab:
-    """Two hosts with podman, the image, and the program."""
-    lab = lab_factory(2).enrol()
+def three(lab_factory: LabFactory) -> VirtualLab:
+    """Hosts with podman, the image, and the program."""
+    lab = lab_factory(3).enrol()
     for host in lab.names:
         lab.sh(host, PREPARE)
         lab.inside(host, "sh", "-c", "mkdir -p ~/work && cat > ~/work/t.py", stdin=PROGRAM.encode())
     lab.sh(lab.names[0], f"tar -C /tmp/image -c . | podman import - {IMAGE}")
     image = lab.inside(lab.names[0], "podman", "save", IMAGE).stdout
-    lab.inside(lab.names[1], "podman", "load", stdin=image)
+    for host in lab.names[1:]:
+        lab.inside(host, "podman", "load", stdin=image)
     return lab
+
+
+@pytest.fixture
+def ready(three: VirtualLab) -> Iterator[VirtualLab]:
+    with three.narrowed(2) as two:
+        yield two
 
 
 def arguments() -> list[str]:
@@ -116,10 +124,12 @@ def fleet(lab: VirtualLab, folder: Path, *args: str) -> subprocess.CompletedProc
     return lab.fleet(*arguments(), *args, cwd=folder, env={"TOKEN": "not-in-argv"})
 
 
-def pid_of(lab: VirtualLab, name: str, among: str = "comm=") -> str:
-    """A process of the first host whose name is this one: its pid there."""
-    lines = lab.sh(lab.names[0], f"ps -eo pid=,{among}").splitlines()
-    return next(line.split()[0] for line in lines if name in line)
+# prints the first host's pid of what is killed there; a container's first process has the number 1 in its pid namespace
+PIDS = {
+    "supervisor": "pgrep --oldest fleet-supervise",
+    "client": "pgrep --oldest --exact podman",
+    "first process": "grep -lE '^NSpid:.*[0-9]\\s+1$' /proc/[0-9]*/status | cut -d / -f 3",
+}
 
 
 def test_it_trains_and_says_so_as_without(ready: VirtualLab, tmp_path: Path) -> None:
@@ -160,7 +170,7 @@ def test_ctrl_c_lets_all_ranks_save(
     until(lambda: not remains(ready))  # conmon looks around before it ends
 
 
-@pytest.mark.parametrize("who", ["fleet", "supervisor", "client", "first process"])
+@pytest.mark.parametrize("who", ["fleet", *PIDS])
 def test_whatever_is_killed_no_container_is_left(
     who: str, ready: VirtualLab, begun: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -170,10 +180,12 @@ def test_whatever_is_killed_no_container_is_left(
             os.kill(pid, signal.SIGKILL)
         process.kill()
     else:
-        name = {"supervisor": "fleet-supervise", "client": "podman", "first process": "torchrun"}[who]
-        ready.sh(ready.names[0], f"kill -9 {pid_of(ready, name, 'args=' if who == 'first process' else 'comm=')}")
+        ready.sh(ready.names[0], f"kill -9 $({PIDS[who]})")
         assert process.wait(120) not in (0, 125)
         assert not marked(tmp_path)
+    if who == "first process":
+        failure = summary(tmp_path)["first_failure"]
+        assert (failure["rank"], failure["signal"], process.returncode) == (None, signal.SIGKILL, 137)
     until(lambda: not marked(tmp_path) and not remains(ready), 60)
 
 
@@ -223,6 +235,22 @@ def test_a_restart_has_a_container_of_its_own(ready: VirtualLab, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert not marked(tmp_path)
     until(lambda: not remains(ready))  # conmon looks around before it ends
+
+
+def test_a_spare_takes_the_place_of_a_lost_host(three: VirtualLab, tmp_path: Path) -> None:
+    first, lost, spare = three.names
+    line = (*arguments(), "--no-preflight", "--spares", "1", "--node-timeout", "10", "t.py", "again")
+    process = three.popen(*line, cwd=tmp_path)
+    try:
+        until(lambda: sum("sum" in text(out) for out in outs(tmp_path)) == 4, process=process)
+        three.fleet("lab", "freeze", lost, check=True)
+        error = process.communicate(timeout=300)[1].decode()
+    finally:
+        process.kill()
+        three.fleet("lab", "heal", lost, check=True)
+    assert process.returncode == 0 and f"restart with {spare} instead of {lost}" in error, error
+    assert list(summary(tmp_path)["hosts"]) == [first, spare]
+    until(lambda: not marked(tmp_path) and not remains(three), 60)
 
 
 def test_two_runs_at_once_and_where_their_ranks_are(

@@ -588,3 +588,43 @@ def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:
         login.fleet("lab", "heal", node, check=True)
     assert code == 122 and f"{node} (node rank 1) was lost: silent for 8 s" in said, said
     assert f"fleet launch --again t-{said.split('run t-')[1].split()[0]} -x {node}" in said, "with another in its place"
+
+
+# what starts a step's tasks as pyxis does, as far as fleet sees it: in user and mount namespaces of their own, with the
+# variables that it sets. It has the host's files. Its last three arguments are sh -c LINE
+LIKE_PYXIS = """#!/bin/bash
+given=()
+for arg in "${@:1:$#-3}"; do
+    case $arg in (--container-*|--no-container-*) inside=yes ;; (*) given+=("$arg") ;; esac
+done
+[ "$inside" ] || exec /usr/bin/srun "$@"
+exec /usr/bin/srun "${given[@]}" env INSIDE=$inside RANK=7 LOCAL_RANK=7 \
+    unshare --user --map-root-user --mount "${@: -3}"
+"""
+
+
+def test_a_slurm_without_pyxis_refuses_a_container(slurm: VirtualLab) -> None:
+    code, said = salloc(slurm, f"{LAUNCH} --container train:1 t.py")
+    assert code == 122 and "]: srun: unrecognized option '--container-image=train:1'" in said, said
+    assert "this Slurm has no pyxis, or another one: srun --help | grep -A 2 container" in said
+    assert "Traceback" not in said and ranks(slurm) == 0
+
+
+def test_agents_and_ranks_are_in_the_container_of_a_step(slurm: VirtualLab) -> None:
+    """Not a real pyxis, see above. Other verbs reach the run from outside."""
+    first = slurm.names[0]
+    slurm.inside(first, "sh", "-c", "mkdir -p /opt/like && cat >/opt/like/srun", stdin=LIKE_PYXIS.encode())
+    slurm.sh(first, "chmod +x /opt/like/srun")
+    show = "import os; print('is', os.environ.get('INSIDE'), os.environ['RANK'], os.readlink('/proc/self/ns/user'))"
+    slurm.inside(first, "sh", "-c", "cat >/root/job/c.py", stdin=f"{show}\n".encode())
+    line = f"PATH=/opt/like:$PATH; {LAUNCH} --sync --container train:1 "
+    code, said = salloc(slurm, f"{line} c.py; readlink /proc/self/ns/user")
+    found = re.findall(r"is yes ([0-5]) (user:\S+)", said)
+    assert code == 0 and sorted(rank for rank, _ in found) == list("012345"), said
+    assert said.split()[-1] not in {space for _, space in found}
+    job = sbatch(slurm, f"env PATH=/opt/like:/usr/sbin:/usr/bin:/sbin:/bin {LAUNCH} --container train:1 t.py hold")
+    until(lambda: ranks(slurm) >= 6)
+    of_job = f"SLURM_JOB_ID={job} SLURM_JOB_NODELIST=$(squeue -h -j {job} -o %N)"
+    slurm.sh(first, f"cd /root/job && {of_job} {FLEET} --on slurm stop latest")
+    until(lambda: ended(slurm, job))
+    assert output(slurm, job).count("saved") >= 6 and ranks(slurm) == 0, output(slurm, job)

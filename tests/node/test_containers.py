@@ -1,5 +1,5 @@
-"""How each runtime starts an engine: argv, byte for byte. docker's, apptainer's and enroot's are by their manuals: no
-test has run them."""
+"""How each runtime starts an engine: argv, byte for byte. apptainer's and enroot's are by their manuals, untested;
+docker's was tried by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from fleet.node.base.errors import Refused
 from fleet.node.base.processes import is_inside, own_pid
-from fleet.node.facts.containers import ENTER, client, inside, sealed
+from fleet.node.facts.containers import ENTER, client, inside, of_step, sealed
 from fleet.node.run.marks import limit_of, marked
 from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart
 from tests.node.nodes import until
@@ -45,6 +45,17 @@ def test_argv_of_each_runtime(runtime: str, devices: bool, monkeypatch: pytest.M
     found = {"runtime": runtime, "path": f"/usr/bin/{runtime}", "image": "train:1"}
     argv = client(found, OWN, "fleet-R-gpu01", MOUNTS, ["FLEET_RUN_ID=R"])
     assert " ".join(argv) == f"/usr/bin/{runtime} {TABLE[runtime, devices]}"
+
+
+def test_options_of_a_step_of_slurm() -> None:
+    """pyxis's, by its source: no test has run it."""
+    assert " ".join(of_step("nvcr.io#nvidia/pytorch:24.05", ["--container-writable"], ["/scratch/ada", "/data"])) == (
+        "--container-image=nvcr.io#nvidia/pytorch:24.05 --container-mount-home --container-workdir=/ "
+        "--no-container-remap-root --container-mounts=/scratch/ada:/scratch/ada:nofail "
+        "--container-mounts=/data:/data:nofail --container-writable"
+    )
+    with pytest.raises(Refused, match="pyxis cannot mount /my data"):
+        of_step("train:1", [], ["/my data"])
 
 
 def test_limits_of_the_users_own_take_the_place_of_the_nodes() -> None:
@@ -107,6 +118,14 @@ def test_a_path_is_mounted_whatever_its_name_or_refused(runtime: str, path: str,
     else:
         with pytest.raises(Refused, match=f"{runtime} cannot mount {path}"):
             client(found, [], None, [path], [])
+
+
+@pytest.mark.parametrize(
+    ("client", "engine"), [(None, None), (0, 0), (1 << 8, 1 << 8), (128 << 8, 128 << 8), (137 << 8, 9), (9, 9)]
+)
+def test_the_engines_end_by_that_of_its_client(client: int | None, engine: int | None) -> None:
+    """As wait statuses: a client exits with 128 + n after signal n."""
+    assert Apart.ended(client) == engine
 
 
 def apart(folder: Path, answer: str) -> Apart:

@@ -7,10 +7,12 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.node.run.heed import heed
+from fleet.node.run.start.containers import Apart
 from fleet.node.run.start.ending import RECORD_GRACE, Ending
 from fleet.node.run.start.engine import CodeLock
 from fleet.node.run.start.kernel_log import KernelLog
@@ -123,6 +125,28 @@ def test_a_lease_that_is_renewed_holds_and_one_that_is_not_ends_the_run(folder: 
     assert looked(kept, clock, 3.0) == "lease"
     status = read_json(folder / "status.json")
     assert (status["state"], status["cause"]) == ("stopping", "lease") and "for 6 s" in status["reason"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "engine_status", "signum"),
+    [
+        (None, None, 9),  # none of this node has ended: the container was killed
+        ({"status": 0}, None, 9),
+        ({"status": 137}, 137, None),  # by itself, and its launcher exits with the same code
+        ({"status": None}, 137, None),
+    ],
+)
+def test_a_client_that_exits_with_137_means_a_signal_unless_a_rank_has_failed(
+    rank: dict[str, Any] | None, engine_status: int | None, signum: int | None, folder: Path
+) -> None:
+    """The engine may end before the supervisor has looked at that rank."""
+    kept = supervisor(folder, clock := HandClock())
+    kept.container, kept.ended = Apart("r", {"path": "podman", "runtime": "podman"}, str(folder)), 137 << 8
+    if rank is not None:
+        (folder / "rank0.json").write_text(json.dumps({"rank": 0, "pid": 1, "begins": [0, 0], **rank}))
+    kept.finish(Ending("r", 0.0, [os.getpid()], clock=clock))
+    status = read_json(folder / "status.json")
+    assert (status["engine_status"], status["signal"]) == (engine_status, signum)
 
 
 def test_without_a_lease_it_runs_on(folder: Path) -> None:

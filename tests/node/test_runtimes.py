@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from fleet.node.base.errors import Refused
+from fleet.node.base.files import file_digest
 from fleet.node.delivery import image
 from fleet.node.facts import runtimes
 
@@ -70,6 +73,47 @@ def test_a_plain_file_is_of_apptainer_or_enroot(tmp_path: Path) -> None:
     }  # fmt: skip
     asked = [runtimes.argv(name, str(tmp_path / name), "version") for name in ("apptainer", "enroot")]
     assert [runtimes.output(argv, env=env)[1] for argv in asked] == ["apptainer version 1.3.0\n", "3.5.0\n"]
+
+
+def test_an_image_file_is_read_again_only_if_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not if it may have changed since without another ctime."""
+    read: list[str] = []
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    monkeypatch.setattr(runtimes, "file_digest", lambda path: read.append(path) or file_digest(path))
+    image = tmp_path / "train.sif"
+    image.write_bytes(b"an image")
+    now = image.stat().st_ctime
+
+    def asked(after: float) -> tuple[str, int]:
+        monkeypatch.setattr(runtimes.time, "time", lambda: now + after)
+        read.clear()
+        return runtimes.known_digest(str(image)), len(read)
+
+    one, other = (hashlib.sha256(text).hexdigest() for text in (b"an image", b"an Image"))
+    assert [asked(after) for after in (1, 60, 60)] == [(one, 1), (one, 1), (one, 0)]
+    before = image.stat()
+    image.write_bytes(b"an Image")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert [asked(60), asked(60)] == [(other, 1), (other, 0)]
+    (new,) = (tmp_path / "home/.fleet/images").iterdir()
+    for damaged in ("damaged", "{}", json.dumps({"version": json.loads(new.read_text())["version"]})):
+        new.write_text(damaged)
+        assert [asked(60), asked(60)] == [(other, 1), (other, 0)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_a_note_in_a_folder_of_another_user_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    image = tmp_path / "train.sif"
+    image.write_bytes(b"an image")
+    monkeypatch.setattr(runtimes.time, "time", lambda: image.stat().st_ctime + 60)
+    digest = runtimes.known_digest(str(image))
+    (note,) = (tmp_path / ".fleet/images").iterdir()
+    note.write_text(note.read_text().replace(digest, "0" * 64))
+    assert runtimes.known_digest(str(image)) == "0" * 64
+    os.chown(tmp_path / ".fleet", 12345, 12345)
+    assert runtimes.known_digest(str(image)) == digest
 
 
 def test_argv_of_each_runtime() -> None:

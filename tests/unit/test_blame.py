@@ -67,6 +67,27 @@ def test_what_the_failed_rank_reported_itself_may_have_ended_others(
     assert [it["ranks"] for it in report.data["tracebacks"]] == [[3]]
 
 
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        ("ValueError: no such column", 1),
+        ("ConnectionError: peer gone", 0),
+        ("BrokenPipeError: [Errno 32] Broken pipe", 0),
+    ],
+)
+def test_a_connection_that_was_lost_after_a_time_out_is_not_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, named: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    late = trace("RuntimeError: Timed out waiting 1000ms for recv operation to complete")
+    ends = {0: (100.0, 1, None), 1: (100.15, 1, None), 2: ASKED, 3: ASKED}
+    report = failed(ends, {0: late, 1: trace(error)})
+    assert report.data["first_failure"]["rank"] == named, report.data["first_failure"]
+    monkeypatch.chdir(tmp_path / "runs")
+    report = failed(ends, {0: trace(LAMENT), 1: trace(error)})
+    assert report.data["first_failure"]["rank"] == 1, "another one went away: by that"
+
+
 def test_a_host_that_is_to_blame_is_left_out_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert a_gpu_that_fell_off_the_bus().data["next"][0].endswith("-x gpu4")

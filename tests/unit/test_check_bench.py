@@ -14,7 +14,7 @@ import pytest
 
 from fleet.model import Host
 from fleet.ops import bench
-from fleet.rules.bench import FLOORS, RULES, Part, Speeds, measured_in, slow_parts, unlike
+from fleet.rules.bench import FLOORS, RULES, Part, measured_in, slow_parts, unlike
 from fleet.rules.judge import judge
 from fleet.rules.rule import Want
 from fleet.rules.view import view
@@ -69,18 +69,14 @@ def test_median_and_spread(rates: list[float], slow: list[int]) -> None:
     ],
 )
 def test_parts_of_which_any_may_be_slow_are_unlike(rates: list[float], is_unlike: bool) -> None:
-    values = {
-        f"n{n}": Speeds(((Part(f"n{n}", 0, "m"), {"tflops": rate, "gbytes": 1.0}),)) for n, rate in enumerate(rates)
-    }
+    values = {f"n{n}": ((Part(f"n{n}", 0, "m"), {"tflops": rate, "gbytes": 1.0}),) for n, rate in enumerate(rates)}
     (rule,) = [each for each in RULES if each.id == "bench-unlike"]
     assert len([*unlike(rule, values)]) == is_unlike
 
 
 def test_of_many_that_are_unlike_the_slowest_and_the_fastest_are_listed() -> None:
     rates = [100, 60, 99, 61, 101, 62]
-    values = {
-        f"n{n}": Speeds(((Part(f"n{n}", None, "m"), {"tflops": rate, "gbytes": 1.0}),)) for n, rate in enumerate(rates)
-    }
+    values = {f"n{n}": ((Part(f"n{n}", None, "m"), {"tflops": rate, "gbytes": 1.0}),) for n, rate in enumerate(rates)}
     (rule,) = [each for each in RULES if each.id == "bench-unlike"]
     (found,) = unlike(rule, values)
     assert "6 alike (m) differ: n1 60, n3 61 to n0 100, n4 101 TFLOP/s" in found.message
@@ -129,6 +125,7 @@ PROCESS = {"pid": 7, "gpu": "GPU-1", "memory": None}
         ({"gpu_processes": "<missing>"}, None, "GPU 0, 1: it is not known who uses it"),
         ({"gpus": [gpu(uuid=None), gpu(1)]}, [1], "GPU 0: it is not known who uses it"),
         ({"gpu_processes": [{**PROCESS, "gpu": None}]}, None, "GPU 0, 1: it is not known who uses it"),
+        ({"gpus": [gpu(uuid=None), gpu(1)], "gpu_processes": [{**PROCESS, "gpu": None}]}, None, UNSURE.format("0, 1")),
         ({"gpu_processes": [PROCESS, {**PROCESS, "gpu": "[N/A]"}]}, None, f"{UNSURE.format(0)}; GPU 1: in use"),
         ({"gpus": [], "pci_gpus": 8}, None, "its GPUs are not known"),  # no nvidia-smi
         ({"gpus": [], "driver_gpus": 8}, None, "its GPUs are not known"),

@@ -68,7 +68,7 @@ def test_options_named_in_the_text_exist() -> None:
     known |= {"--link"}  # of Slurm; then of pip
     known |= {"--no-binary", "--hash", "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--no-index"}
     known |= {"--extra-index-url", "--index-url", "--find-links", "--trusted-host"}
-    known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind"}
+    known |= {"--overlap", "--ntasks-per-node", "--signal", "--jobid", "--cpu-bind", "--container-mounts"}
     known |= {"--map-by", "--nth"}  # of Open MPI; of Flux
     known |= {f"--{name}" for name in options_of("sbatch")}
     text = re.sub(r"^\| .*? \| ", "", "\n".join(map(prose, (path for path in PAGES if of_users(path)))), flags=re.M)

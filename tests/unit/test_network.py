@@ -77,6 +77,14 @@ def test_an_all_reduce_without_a_figure_is_none(out: str) -> None:
     assert found is None and said == ["a: no all-reduce with gloo: it ended without a figure"]
 
 
+@pytest.mark.parametrize("late", NAMES)
+def test_a_rank_that_aborts_as_it_ends_takes_no_figure_away(late: str) -> None:
+    ends = {name: ended(json.dumps({"bytes": 4 << 20, "seconds": 0.5}) if name == "a" else "") for name in NAMES}
+    ends[late] = {**ends[late], "status": -6, "why": "terminate called without an active exception"}
+    found, _, said = benched(ends, all_reduce, {name: facts(name) for name in NAMES})
+    assert found and found["bus_mbit"] > 0 and said == []
+
+
 def test_where_torch_is_missing_or_the_all_reduce_fails_it_is_said() -> None:
     raw = {"a": facts("a"), "b": facts("b", torch=None)}
     found, nodes, said = benched({name: ended("") for name in "ab"}, all_reduce, raw)

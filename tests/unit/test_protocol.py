@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fleet.codec import Misfit, decode
 from fleet.errors import FleetError, PreflightError
-from fleet.model import Host, Inventory, Job, Result
+from fleet.model import Host, Inside, Inventory, Job, Result
 from fleet.node.gang import ends
 from fleet.ops import kill_port
 from fleet.ops.build import judge as toolchain
@@ -161,7 +161,7 @@ def test_any_listeners_are_told(first: Any, second: Any, force: bool) -> None:
     plan = kill_port.KillPlan(
         (HOST,), KillPort([80], grace=1.0, force=force), tuple(listeners), (Result("n1", True, 0),)
     )
-    report = kill_port.report(plan, {"n1": Result("n1", True, 0, answer=kill_port.Ended(ended))})
+    report = kill_port.report(plan, {"n1": Result("n1", True, 0, answer=Inside(ended))})
     assert report.as_json()["hosts"]["n1"]["listeners"] is not None
 
 

@@ -152,6 +152,12 @@ def test_gpus_in_use_are_an_error_only_where_ranks_will_use_them(
     assert ids(change, slots=slots).get("gpu-busy") == severity
 
 
+def test_a_process_whose_gpu_is_not_known_may_be_on_any() -> None:
+    gpus = [*BASE["gpus"][:-1], {**BASE["gpus"][-1], "uuid": None}]
+    change = {"gpus": gpus, "gpu_processes": [{"pid": 4711, "gpu": None, "command": "python other.py"}]}
+    assert ids(change, slots=2).get("gpu-busy") == "error"
+
+
 def test_counts_may_differ_as_the_inventory_says() -> None:
     """The remedy of the finding, followed."""
     one = {"gpus": BASE["gpus"][:1], "pci_gpus": 1, "driver_gpus": 1}

@@ -170,7 +170,7 @@ def test_what_is_refused_leaves_no_run(
     [
         ("# none\n", ["train.py"], 2, "--each lines.txt: it has no line"),
         ("--a 'b\n", ["train.py"], 2, "lines.txt:1: No closing quotation"),
-        ("# a\n\n--lr 1\n--api-key 'abc d'\n", ["train.py"], 2, "lines.txt:4: --api-key ***: a script must not hold"),
+        ("# a\n\n--lr 1\n--api-key 'b c'\n", ["train.py"], 2, "lines.txt:4: --api-key ***: a script must not hold"),
         ("--a\n", ["--single-node-jobs", "train.py"], 2, "--single-node-jobs"),
         ("--a\n", ["--array=1-3", "train.py"], 2, "a run is one job"),
         (None, ["train.py"], 2, "--each lines.txt: it cannot be read"),

@@ -14,10 +14,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fleet.errors import ConnectError, UsageError
+from fleet.model import Inventory
+from fleet.ops.run.plan.plan import Plan, plan_of
+from fleet.ops.run.start.preflight import spec_for
+from fleet.ops.run.start.start import contained, supervise_spec
+from fleet.requests.launch import Launch
 from fleet.transport import srun
 from fleet.transport.base import Cancel, ConnectOptions, Session
 from fleet.transport.srun import SrunTransport
@@ -125,6 +132,80 @@ def test_one_step_for_all_that_is_given_none_of_its_options(transport: SrunTrans
     assert not any(name.startswith("SLURM") for name in environ)
     assert "PRIVATE KEY" not in json.dumps([argv, environ])
     assert len(pids(folder)) == 2
+
+
+def planned(workdir: Path | str, container: str = "train:1") -> Plan:
+    request = Launch("t.py", workdir=str(workdir), container=container, container_args=("--container-writable",))
+    return plan_of(Inventory(HOSTS), request)
+
+
+def test_all_of_a_run_is_in_the_container_of_its_step(
+    transport: SrunTransport, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The golden argv of srun. Nothing on a node starts another container."""
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    for name in ("home", "scratch"):
+        (folder / name).mkdir()
+    plan = contained(planned(folder / "scratch"), transport)
+    assert shell(transport.connect(HOSTS[1], Cancel()), "echo ok").stdout == b"ok\n"
+    argv, _ = json.loads((folder / "asked").read_text())
+    assert argv[1:-3] == [
+        *("--jobid", "7", "--overlap", "--nodes", "2", "--ntasks-per-node", "1", "--nodelist", "a,b"),
+        *("--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", "--mpi=none", "--chdir=/", "--quiet"),
+        *("--job-name=fleet", "--label", "--distribution=arbitrary"),
+        *("--container-image=train:1", "--container-mount-home", "--container-workdir=/"),
+        *("--no-container-remap-root", f"--container-mounts={folder}/scratch:{folder}/scratch:nofail"),
+        "--container-writable",
+    ]
+    refined = plan.refine({})
+    assert supervise_spec(refined, refined.node("a"), refined.record(0.0))["container"] is None
+    assert spec_for(refined, HOSTS[0], ("127.0.0.1", 1), "")["container"] is None
+    assert refined.describe()["hosts"]["a"]["container"] == "train:1"
+
+
+@pytest.mark.parametrize(
+    ("workdir", "image", "options"),
+    [
+        ("~/work", "train:1", ["--container-image=train:1"]),
+        ("~/work", "images/train.sqsh", ["--container-image=HOME/work/images/train.sqsh"]),
+        ("/no/such", "/images/train.sqsh", ["--container-image=/images/train.sqsh"]),
+    ],
+)
+def test_the_home_folder_is_mounted_as_a_whole(
+    workdir: str, image: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is below it, or not there, is not mounted by itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    given: list[str] = []
+    contained(planned(workdir, image), cast(Any, SimpleNamespace(contain=given.extend)))
+    own = ["--container-mount-home", "--container-workdir=/", "--no-container-remap-root", "--container-writable"]
+    assert given == [option.replace("HOME", str(tmp_path)) for option in options] + own
+
+
+@pytest.mark.parametrize(
+    ("printed", "why", "hint"),
+    [
+        (
+            "echo \"/usr/bin/srun: unrecognized option '--container-image=train:1'\" >&2; exit 1",
+            "srun: unrecognized option '--container-image=train:1'",
+            "this Slurm has no pyxis, or another one: srun --help | grep -A 2 container",
+        ),
+        (
+            "echo pyxis: importing >&2; echo '0: slurmstepd: error: pyxis: failed to import train:1' >&2; exec sleep 9",
+            "srun: pyxis: failed to import train:1",
+            "srun --jobid 7 --overlap --container-image=train:1 true",
+        ),
+    ],
+)
+def test_a_container_that_does_not_start_is_refused_at_once(printed: str, why: str, hint: str, folder: Path) -> None:
+    """Also if srun goes on with the tasks of other nodes."""
+    (folder / "srun").write_text(f"#!/bin/sh\n{printed}\n")
+    transport = SrunTransport(ConnectOptions(0.3), hosts=HOSTS)
+    transport.contain(["--container-image=train:1"])
+    with contextlib.closing(transport), pytest.raises(ConnectError) as caught:
+        transport.connect(HOSTS[0], Cancel())
+    assert (caught.value.message, caught.value.hint) == (why, hint)
 
 
 def test_an_agent_that_dies_is_a_lost_host(session: Session, transport: SrunTransport, folder: Path) -> None:

@@ -14,6 +14,7 @@ from fleet.node.gang.ends import RankEnd, stopped_by
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import EARLY_SECONDS, MUTE_SECONDS, QUIET_SECONDS, Watch
 from fleet.node.gang.timed_out import HOLD_SECONDS
+from fleet.ops.run.end.failure import before_stop
 from fleet.ops.run.follow.stacks import TAKE_SECONDS, Taking
 from fleet.ops.run.follow.stalls import Stalls
 from fleet.ops.run.kept.folder import RunFolder
@@ -21,6 +22,7 @@ from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.ops.sessions import ANSWER_SECONDS
 from fleet.protocol.messages.run import Verdict
 from fleet.protocol.messages.stacks import RankStack
+from fleet.rules.ended import ended_by
 from fleet.rules.stacks import Place
 from fleet.transport.base import ConnectOptions
 from fleet.transport.local import LocalTransport
@@ -137,7 +139,8 @@ def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_p
     stalls = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
 
     def ends(rank: int, text: str) -> Verdict | None:
-        return stalls.held(gang.rank_ended(RankEnd(f"n{rank}", rank, rank, 0, 1, None, clock.time())), text)
+        end = gang.rank_ended(RankEnd(f"n{rank}", rank, rank, 0, 1, None, clock.time()))
+        return stalls.held(end, text, ended_by(text, 1))
 
     def looks(seconds: float) -> Verdict | None:
         clock.sleep(seconds)
@@ -147,11 +150,63 @@ def test_a_rank_that_timed_out_is_no_reason_to_stop_before_others_have_too(tmp_p
     assert stalls.held(gang.node_status("n0", {"state": "exited", "engine_status": 1})) is None, "its launcher's end"
     assert looks(1) is None and ends(1, "Connection closed by peer") is None
     assert looks(HOLD_SECONDS - 3) is None
+    assert ends(2, 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: x'), "its own"
     assert stalls.held(stopped_by("ada@head")) is not None, "who asks for a stop has it"
     end = looks(3)
     assert end is not None and end["first"] is not None and end["first"]["rank"] == 0
     other = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
     assert other.held(end, "ValueError") == end and other.held(None, "Timed out waiting 1ms for send operation") is None
+
+
+OWN = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+LATE = f"{OWN}RuntimeError: Timed out waiting 1000ms for recv operation to complete\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "until", "ends"),
+    [
+        (f"{OWN}ValueError: x\n", 1, None, True),
+        (f"{OWN}ValueError: x\n", 1, 9999, True),
+        (f"{OWN}ValueError: x\n", 1, 0, False),  # it was written after SIGTERM
+        (f"{OWN}ValueError: x\n".replace("<module>", "put"), 3, None, False),  # it had handled that
+        ("", 1, None, False),
+        ("bye\n", None, None, False),
+        (LATE, 1, None, False),
+        (
+            f"{LATE}\nDuring handling of the above exception, another exception occurred:\n\n{OWN}OSError: x\n",
+            1,
+            None,
+            False,
+        ),
+        *(
+            (f"{OWN}{error}\n", 1, None, False)
+            for error in (
+                "ConnectionError: peer gone",
+                "ConnectionResetError: [Errno 104] Connection reset by peer",
+                "ConnectionRefusedError: [Errno 111] Connection refused",
+                "BrokenPipeError: [Errno 32] Broken pipe",
+                "RuntimeError: Broken pipe",
+                "EOFError",
+                "TimeoutError: timed out",
+                "botocore.exceptions.ReadTimeoutError: Read timeout on endpoint URL",
+                "torch.distributed.DistNetworkError: The client socket has failed to connect to (h, 2)",
+                "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
+                "RuntimeError: [gloo/transport/tcp/pair.cc:553] connect [10.0.0.1]:32: No route to host",
+            )
+        ),
+    ],
+)
+def test_an_error_that_may_follow_from_a_time_out_does_not_end_the_hold(
+    tmp_path: Path, text: str, status: int | None, until: int | None, ends: bool
+) -> None:
+    record = RunRecord("r", (Node(Host("n1", "10.0.0.1"), 0, 2, 0),), tmp_path, about_of({}, engine="command"))
+    gang, clock = Gang({"n1": (0, [0, 1])}), HandClock()
+    stalls = Stalls(record, gang, RunFolder(tmp_path), Scripted({}), lambda *words: None, clock)
+    assert stalls.held(gang.rank_ended(RankEnd("n1", 0, 0, 0, 1, None, 1.0)), LATE, ended_by(LATE, 1)) is None
+    end = RankEnd("n1", 0, 1, 1, status, None if status else 9, 2.0, until=until)
+    log = text if until is None else text[:until]
+    verdict = stalls.held(gang.rank_ended(end), log, before_stop(end, lambda *_, **__: log))
+    assert (verdict is not None) == ends
 
 
 def test_a_hang_of_an_earlier_taking_is_blamed_for_nothing(tmp_path: Path) -> None:

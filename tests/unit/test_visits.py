@@ -30,10 +30,11 @@ def listens(*addresses: str) -> dict[str, Any]:
     return {"addresses": [*addresses], "ports": [1] * len(addresses), "error": None}
 
 
-def visited(said: Mapping[str, dict[str, Any]]) -> pairs.Visited:
-    """Returns what comes of hosts that listen as they say, and reach all."""
-    over = {"reached": {"0 0 0": "open", "1 0 0": "open"}, "links": {}}
-    transport = Scripted({name: {"pairs": [each, over]} for name, each in said.items()})
+def visited(said: Mapping[str, dict[str, Any]], **results: list[Any]) -> pairs.Visited:
+    """Returns what comes of hosts that listen as they say, and reach all. results: what the first one sends instead."""
+    over = {"reached": ["open"], "links": [None]}
+    first = {"n0": {**over, **results}}
+    transport = Scripted({name: {"pairs": [each, first.get(name, over)]} for name, each in said.items()})
     with closing(Sessions(Runtime(transport, emit=silent, cancel=Cancel()))) as sessions:
         return pairs.visit(HOSTS, {}, [{"n0": ["n1"], "n1": ["n0"]}], sessions)
 
@@ -41,6 +42,15 @@ def visited(said: Mapping[str, dict[str, Any]]) -> pairs.Visited:
 def test_a_host_has_the_others_dial_no_more_addresses_than_it_was_to_listen_at() -> None:
     assert visited({"n0": listens("10.0.0.1"), "n1": listens("10.0.0.2")}).how
     assert not visited({"n0": listens("10.0.0.1"), "n1": listens(*["10.0.0.2"] * 9)}).how
+
+
+@pytest.mark.parametrize(
+    "results", [{"reached": []}, {"reached": ["open"] * 2}, {"links": []}, {"links": [None] * 2}], ids=str
+)
+def test_of_a_host_with_results_of_other_visits_nothing_is_known(results: dict[str, list[Any]]) -> None:
+    listening = {"n0": listens("10.0.0.1"), "n1": listens("10.0.0.2")}
+    assert {pair[:2] for pair in visited(listening).how} == {("n0", "n1"), ("n1", "n0")}
+    assert {pair[:2] for pair in visited(listening, **results).how} == {("n1", "n0")}
 
 
 @pytest.mark.parametrize("scope", ["\0", "a" * 99, "/x", "", "a b"])
@@ -72,9 +82,9 @@ def test_hosts_of_a_run_that_hangs_are_tried_where_its_ranks_meet(master: str, m
         tmp_path,
         about_of({}, engine="command", master=master),
     )
-    transport = Scripted({host.name: {"pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
+    transport = Scripted({host.name: {"own_pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
     Taking("stalled", record, {}, transport).run()
-    ways = [spec["way"] for _, program, spec in transport.sent if program == "pairs"]
+    ways = [spec["way"] for _, program, spec in transport.sent if program == "own_pairs"]
     assert [way["master"] for way in ways] == [met_at] * 2
 
 
@@ -97,8 +107,8 @@ def test_of_an_interface_that_variables_name_no_other_one_is_the_cause(
 ) -> None:
     nodes = tuple(Node(host, n, 1, n) for n, host in enumerate(HOSTS))
     (tmp_path / "run.json").write_text(json.dumps(document))
-    transport = Scripted({host.name: {"pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
+    transport = Scripted({host.name: {"own_pairs": [listens("10.9.9.9")], "stacks": []} for host in HOSTS})
     Taking(
         "stalled", RunRecord("r", nodes, tmp_path, about_of({}, engine="command", master="h:1")), {}, transport
     ).run()
-    assert tried is any(program == "pairs" for _, program, _ in transport.sent)
+    assert tried is any(program == "own_pairs" for _, program, _ in transport.sent)

@@ -68,6 +68,12 @@ def test_a_world_that_is_larger_than_the_run_is_named() -> None:
     assert "world_size" in found[1] and not found[2]
 
 
+def test_a_rank_that_was_late_at_the_beginning_lacks_no_data() -> None:
+    found = who_waited({0: of_rank(0, trace(STORE.format(1))), 1: "tokenizing\n"}, {1: "tokenize (t.py:3)"})
+    assert found is not None and found[0] == "rank 0 waited until it timed out; rank 1 was in tokenize (t.py:3)"
+    assert found[1].startswith("what did rank 1 do before init_process_group?") and found[2] == [1]
+
+
 @pytest.mark.parametrize(
     ("text", "waited"),
     [

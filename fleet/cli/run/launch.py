@@ -44,7 +44,6 @@ from fleet.errors import EXIT_TIMEOUT, UsageError
 from fleet.model import Host
 from fleet.requests.launch import ENVIRONMENT, MEANWHILE, RUNS, WHERE, Launch
 from fleet.requests.runs import NAMED
-from fleet.sources import INVENTORY, SOURCES
 
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
@@ -152,12 +151,6 @@ def launch(
     settings, requested = settings_of(), take(given, SourceOption)
     if run is not None:
         requested = as_before(run.run, "again" if again else "from_", given["runs_dir"], requested)
-    by_step = settings.on not in (INVENTORY, "env") and not SOURCES.get(settings.on).on_paper
-    if by_step and (given["container"] or run and run.document["launch"].get("container")):
-        raise UsageError(
-            f"--container: of a job, supervisor and engine are in one step, and --on {settings.on} starts no container",
-            hint="write --no-python apptainer exec --nv IMAGE python3 SCRIPT instead, which starts one a rank",
-        )
     if (source := waited_for(requested)) is not None:
         begin = launch_here if settings.on == "env" else export if source.on_paper else submit
         return begin(source, script, args, given, requested)

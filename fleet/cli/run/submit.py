@@ -25,7 +25,7 @@ from fleet.cli.screen.output import echo, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
 from fleet.errors import EXIT_OK, InventoryError, NoInventory, UsageError
 from fleet.inventory.secret import COMMAND, kept
-from fleet.model import Report
+from fleet.model import Host, Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
 from fleet.sources.source import Source
 from fleet.version import __version__
@@ -103,8 +103,9 @@ def submit(
     source: Source, script: str | None, args: Sequence[str], given: dict[str, Any], requested: dict[str, Any]
 ) -> int:
     """Requests hosts, waits for them, and follows the run."""
-    from fleet.ops.run.plan.options import name_of, read_env, read_lines
+    from fleet.ops.run.plan.options import check_containers, name_of, read_env, read_lines
     from fleet.ops.run.submit.submit import plan_of, run
+    from fleet.requests.launch import Launch
     from fleet.requests.submit import Submit, both
 
     settings, ranks = settings_of(), given["ranks"]
@@ -124,6 +125,9 @@ def submit(
             f"{COMMAND}: it may hold a secret, and the job's script would show it",
             hint="put it in a script that only you can read, and give that: --notify ~/bin/notify.sh",
         )
+    if given["container"]:
+        inside = Launch(script or "-", container=given["container"], wheels=given["wheels"])
+        check_containers(inside, [Host("each node", "")])
     for option in ("inventory", "transport"):
         if getattr(settings, option) != getattr(type(settings), option):
             raise UsageError(f"--on {source.name} has its own hosts, and takes no --{option}", hint="leave it out")

@@ -1,9 +1,8 @@
 """Runs steps that may hang: each in its own thread, all with one deadline."""
 
+import _signal
 import os
-import signal
 import time
-from contextlib import suppress
 
 from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
@@ -40,7 +39,7 @@ def gather(
 def leave() -> None:
     """Kills this process and all its children. A process that hangs in a broken mount ignores weaker signals."""
     if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
+        os.killpg(0, _signal.SIGKILL)
     os._exit(0)
 
 
@@ -48,7 +47,7 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     """Returns the spec of a program that gathers facts. Puts the process into its own group, and starts heartbeats.
     Calls heed() with each control line. The program ends when they end."""
     spec = start()
-    with suppress(OSError):  # already the leader of its session, as under sshd
+    if os.getsid(0) != os.getpid():  # under sshd it leads a session, and so its group
         os.setpgid(0, 0)
     listen(heed, leave)
     return spec
@@ -56,7 +55,9 @@ def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
 
 def finish(message: "Mapping[str, Any]") -> None:
     """Sends the program's only response and ends the program, also if the head is gone."""
-    with suppress(OSError):
+    try:
         send_json(message)
         send_exit(0)
+    except OSError:
+        pass
     leave()

@@ -46,6 +46,12 @@ def _mount(path: str) -> str:
     return ("--mount=type=bind,source=%s,target=%s" if ":" in path else "--volume=%s:%s") % (path, path)
 
 
+def _check(runtime: str, mounts: "list[str]") -> None:
+    for path in mounts:
+        if set(path) >= set(",:") or runtime not in DAEMONS and re.search(r"[,:\s]", path):
+            raise Refused("%s cannot mount %s" % (runtime, path), "rename that folder: without ',', ':' and blanks")
+
+
 def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "list[str]":
     """Returns the arguments that podman and docker have in common."""
     given = ["run", "--rm", "--interactive", "--pull=never", "--network=host", "--ipc=host", "--log-driver=none"]
@@ -61,9 +67,7 @@ def client(
     options for the runtime. mounts: folders, which have the same paths inside. marks: NAME=VALUE. Raises Refused for a
     path that the runtime cannot mount."""
     runtime, image = found["runtime"], found["image"]
-    for path in mounts:
-        if set(path) >= set(",:") or runtime not in DAEMONS and re.search(r"[,:\s]", path):
-            raise Refused("%s cannot mount %s" % (runtime, path), "rename that folder: without ',', ':' and blanks")
+    _check(runtime, mounts)
     marks = ["--env=" + mark for mark in marks]
     if runtime == "podman":
         given = _stored(name, mounts, marks) + (["--userns=keep-id"] if os.getuid() else [])
@@ -79,6 +83,15 @@ def client(
     else:
         given = ["start"] + marks + ["--mount=%s:%s" % (path, path) for path in mounts]
     return [found["path"]] + given + args + [image]
+
+
+def of_step(image: str, args: "list[str]", mounts: "list[str]") -> "list[str]":
+    """Returns the options with which srun starts a step's tasks in a container: those of Slurm's plugin pyxis. The home
+    folder is mounted, too: it has ~/.fleet. Of `mounts` a node may lack some. Raises Refused as client() does."""
+    _check("pyxis", mounts)
+    given = ["--container-image=" + image, "--container-mount-home", "--container-workdir=/"]
+    given += ["--no-container-remap-root"] + ["--container-mounts=%s:%s:nofail" % (path, path) for path in mounts]
+    return given + args
 
 
 def inside(argv: "list[str]", python: "str | None", cwd: str) -> "list[str]":

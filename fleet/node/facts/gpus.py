@@ -36,33 +36,22 @@ def value_of(kind: str, cell: str) -> "Any":
     return float(found.group(1)) if kind == "number" else int(found.group(1)) << (20 if kind == "mib" else 0)
 
 
-def rows(out: str, width: int) -> "list[list[str]]":
-    """Returns the lines of a CSV that have exactly `width` cells, of which the first is a number."""
-    lines = [[cell.strip() for cell in line.split(",")] for line in out.splitlines()]
-    return [cells for cells in lines if len(cells) == width and cells[0].isdigit()]
-
-
-def smi(tools: Tools, query: str, width: int) -> "tuple[list[list[str]], str | None]":
-    """Returns (rows that nvidia-smi prints, its error message or None); ([], None) if there is no nvidia-smi."""
+def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple[list[dict[str, Any]], str | None]":
+    """Returns (a dictionary of the known fields of each line that nvidia-smi prints, its error message or None). ([],
+    None) if there is no nvidia-smi. The first field is a number."""
     path = tools.tool("nvidia-smi")
     if path is None:
         return [], None
+    query = "--query-%s=%s" % (what, ",".join(each for _, _, each in fields))
     status, out, err = run([path, query, "--format=csv,noheader,nounits"], tools.env)
-    warned = status == INFOROM and bool(out.strip())  # a damaged infoROM harms no run
-    wrong = (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
-    return rows(out, width), wrong
-
-
-def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple[list[dict[str, Any]], str | None]":
-    """Returns (a dictionary of the known fields of each output line, an error message or None)."""
-    names = ",".join(each for _, _, each in fields)
-    found, error = smi(tools, "--query-%s=%s" % (what, names), len(fields))
     answer = []
-    for cells in found:
-        values = [(name, value_of(kind, cell)) for (name, kind, _), cell in zip(fields, cells)]
-        known = {name: value for name, value in values if value is not None}
-        answer.append(dict(known, reset=any("requires reset" in cell for cell in cells)))
-    return answer, error
+    for cells in ([cell.strip() for cell in line.split(",")] for line in out.splitlines()):
+        if len(cells) == len(fields) and cells[0].isdigit():
+            values = [(name, value_of(kind, cell)) for (name, kind, _), cell in zip(fields, cells)]
+            known = {name: value for name, value in values if value is not None}
+            answer.append(dict(known, reset=any("requires reset" in cell for cell in cells)))
+    warned = status == INFOROM and bool(out.strip())  # a damaged infoROM harms no run
+    return answer, (last_line(err, out) or "nvidia-smi: exit status %d" % status) if status and not warned else None
 
 
 def gpus(tools: Tools) -> "dict[str, Any]":
@@ -111,8 +100,9 @@ def remapped_rows(tools: Tools) -> "dict[Any, dict[str, Any]]":
 
 
 def gpu_processes(tools: Tools) -> "dict[str, Any]":
-    found, error = smi(tools, "--query-compute-apps=pid,gpu_uuid,used_memory", 3)
-    processes = [{"pid": int(pid), "gpu": gpu, "memory": value_of("mib", used)} for pid, gpu, used in found]
+    fields = [("pid", "count", "pid"), ("gpu", "text", "gpu_uuid"), ("memory", "mib", "used_memory")]
+    found, error = ask(tools, "compute-apps", fields)
+    processes = [{name: each.get(name) for name, _, _ in fields} for each in found]
     return {"gpu_processes": processes} if processes or not error else {}
 
 

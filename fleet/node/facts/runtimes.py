@@ -4,19 +4,25 @@ An image's id is the sha256 of its configuration in hexadecimal. It is the same 
 after `save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead; the
 two cannot be compared. The id of a .sif or .sqsh file is the sha256 of the file."""
 
+import hashlib
 import os
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.files import file_digest
+from fleet.node.base.files import file_digest, version_of
+from fleet.node.base.run_folder import NODE, read_json, write_json
+from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import Any, Mapping
-from fleet.node.base.wire import start_thread
+from fleet.node.base.wire import encode, start_thread
 from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.system import find as first_match
+from fleet.protocol.state import IMAGES, below_home
 
 SECONDS = 10.0
+SETTLED = 2.1  # seconds after which a later change has another ctime, also where whole seconds are stored
 SILENT = 126  # the status of a runtime that does not respond, or cannot be started
 # "id" prints an image's id, and fails if the image is missing. "list" fails only if the runtime does not work
 STORED = {
@@ -77,12 +83,30 @@ def output(
     return status, texts.get(child.stdout, ""), texts.get(child.stderr, "")
 
 
+def known_digest(file: str) -> str:
+    """Returns the sha256 of an image file. It is kept with the file's version, as reading an image takes long."""
+    key = hashlib.sha256(encode("%s %s" % (NODE, os.path.realpath(file)))).hexdigest()
+    info, note = os.stat(file), below_home(IMAGES, key + ".json")
+    version = version_of(info)
+    kept: dict[str, Any] = {}
+    with suppress(OSError, Refused):  # it may be another user's folder
+        own_home(IMAGES)
+        kept = read_json(note)
+    if kept.get("version") != version or "digest" not in kept:
+        kept = {"version": version, "digest": file_digest(file)}
+        if version_of(os.stat(file)) == version and time.time() - info.st_ctime > SETTLED:
+            with suppress(OSError, Refused):
+                own_home(IMAGES)
+                write_json(note, kept)
+    return str(kept["digest"])
+
+
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
     """Returns {"id": hex}, with "of": "manifest" if the id is that of a manifest. Returns {"id": None} if the runtime
     does not have the image, or {"why": text} if that is not known."""
     if file_runtime(image):
         file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
-        return {"id": file_digest(file) if os.path.exists(file) else None}
+        return {"id": known_digest(file) if os.path.exists(file) else None}
     until = time.monotonic() + SECONDS
     status, out, err = output(argv(name, path, "id", image=image), SECONDS, env)
     if status == 0:

@@ -1,50 +1,50 @@
 """Checks which other nodes this one reaches, with large packets, at the addresses that their ranks will have.
 
-spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": how long the program runs at most};
-without addresses there is a "way", see facts/way.py. The first message is {"addresses", "ports": [of each address, null
-if listening there fails], "error": the reason, or null}. The control line {"op": "dial", "seconds", "visits": [{"id":
-text, "address": numeric, "port", "token": of that node}]} begins visits. When all are over, {"reached": {id: how},
-"links": {id: measurements}} is sent; other visits may follow. "seconds" of "dial": how long each visit sends, as fast
-as possible; 0: it sends PACKET_BYTES. For the values see fleet/protocol/messages/facts.py. The program listens until
-its stdin ends, or {"op": "done"} comes, or the time is over.
+spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": how long the program runs at most}. The
+first message is {"addresses", "ports": [of each address, null if listening there fails], "error": the reason, or null}.
+The control line {"op": "dial", "seconds", "visits": [[numeric address, port, token of that node]]} begins visits. When
+all are over, {"reached": [how], "links": [measurements or null]} is sent, both in the order of the visits; other visits
+may follow. "seconds" of "dial": how long each visit sends, as fast as possible; 0: it sends PACKET_BYTES, and is not
+measured. For the values see fleet/protocol/messages/facts.py. The program listens until its stdin ends, or
+{"op": "done"} comes, or the time is over.
 
-A visit connects and sends at least PACKET_BYTES. It succeeds when the other kernel has acknowledged them, and the other
-program has proved by an HMAC that it has its node's token; so an address that leads back here does not count. A busy
-node sends its proof late, but its kernel acknowledges data. So the network is at fault if data is not acknowledged.
-Both nodes of a pair send.
+A visit connects and sends a nonce, and PACKET_BYTES in all. It succeeds when the other program has received them and
+responds with a proof that it has its node's token; so an address that leads back here does not count. A busy node sends
+its proof late, but its kernel acknowledges data. So the network is at fault if data is not acknowledged. Both nodes of
+a pair send.
 """
 
 import errno
 import os
-import selectors
-import socket
 import time
-from contextlib import suppress
+from _socket import socket
+from select import EPOLLIN, EPOLLOUT, epoll
 
 from fleet.node.base.gather import begin, finish
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import send_json
-from fleet.node.facts.way import network
-from fleet.node.preflight.visit import NONCE_BYTES, OPEN, PACKET_BYTES, UNKNOWN, Visit, proof
+from fleet.node.preflight.visit import OPEN, PACKET_BYTES, PROOF_BYTES, UNKNOWN, Visit, open_socket, proof
 
 TRIES = 2
-PROOF_SECONDS = 12.0  # for the proofs of busy nodes: less than the head waits for the result of the visits
-MOST_CALLERS = 1024
+ANSWER_SECONDS = 12.0  # for the responses of busy nodes: less than the head waits for the result of the visits
+WATCH_SECONDS = 0.05
+MOST_CALLERS = min(512, os.sysconf("SC_OPEN_MAX") // 2)  # the other half of the files is for visits
+BACKLOG = 1024
 BUSY = 0.8  # share of a processor: if this process uses more, or less is idle, the processor limits the measurement
+BUFFER = memoryview(bytearray(256 * 1024))  # for what callers send
 
 
-def listen_at(address: str) -> socket.socket:
+def listen_at(address: str) -> socket:
     """Returns a listener at a port that the kernel chooses. If no interface has the address, as with address
     translation, it listens on all interfaces. Raises OSError."""
-    family, _, _, _, at = socket.getaddrinfo(address, 0, 0, socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener, at = open_socket(address)
     try:
         listener.bind(at)
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise
         listener.bind(("", 0))
-    listener.listen(MOST_CALLERS)
+    listener.listen(BACKLOG)
     return listener
 
 
@@ -59,46 +59,47 @@ def idle_seconds() -> float:
 
 
 class Caller:
-    """Handles a connection that a peer made. Sends a proof in response to the peer's nonce, and drops all other
-    data."""
+    """Handles a connection that a peer made. Sends a proof once PACKET_BYTES have come that begin with a nonce. Drops
+    all other data."""
 
-    def __init__(self, sock: socket.socket, token: str) -> None:
-        self.sock, self.token, self.nonce = sock, token, b""
+    def __init__(self, fd: int, token: str) -> None:
+        self.fd, self.token, self.nonce, self.left = fd, token, b"", PACKET_BYTES
 
     def turn(self) -> bool:
         """Handles received data. Returns False if the connection is over."""
         try:
-            data = self.sock.recv(PACKET_BYTES)
-            if len(self.nonce) < NONCE_BYTES:
-                self.nonce = (self.nonce + data)[:NONCE_BYTES]
-                if len(self.nonce) == NONCE_BYTES:
-                    self.sock.send(proof(self.token, self.nonce))
+            count = os.readv(self.fd, [BUFFER])
+            if self.left > 0:
+                self.nonce += bytes(BUFFER[: min(count, PROOF_BYTES - len(self.nonce))])
+                self.left -= count
+                if self.left <= 0:
+                    os.write(self.fd, proof(self.token, self.nonce))
         except BlockingIOError:
             return True
         except OSError:
             return False
-        return bool(data)
+        return count > 0
 
 
 class Pairs:
-    """Handles this node's side of all its pairs: visits others, and serves their visits. callers: the number of
-    connections from others. dials: visits are under way."""
+    """Handles this node's side of all its pairs: visits others, and serves their visits. open: visits that are under
+    way; callers: connections from others; both by descriptor. dials: the result of visits is due."""
 
     def __init__(self) -> None:
-        self.token, self.selector = "", selectors.DefaultSelector()
+        self.token, self.epoll = "", epoll()
+        self.listeners: dict[int, socket] = {}
+        self.callers: dict[int, Caller] = {}
+        self.open: dict[int, Visit] = {}
         self.visits: list[Visit] = []
-        self.callers = 0
-        self.dials = False
-        self.done = False
+        self.dials = self.done = False
         self.orders: list[dict[str, Any]] = []
-        self.bell, self.ring = socket.socketpair()
-        self.bell.setblocking(False)
-        self.selector.register(self.bell, selectors.EVENT_READ, None)
+        self.bell, self.ring = os.pipe()
+        self.epoll.register(self.bell, EPOLLIN)
 
     def heed(self, message: "dict[str, Any]") -> None:
         """Queues a control line for serve(). Another thread calls it."""
         self.orders.append(message)
-        self.ring.send(b"\0")
+        os.write(self.ring, b"\0")
 
     def listen(self, addresses: "list[str]") -> None:
         ports: list[int | None] = []
@@ -106,8 +107,8 @@ class Pairs:
         for address in addresses:
             try:
                 listener = listen_at(address)
-                listener.setblocking(False)
-                self.selector.register(listener, selectors.EVENT_READ, listener)
+                self.epoll.register(listener, EPOLLIN)
+                self.listeners[listener.fileno()] = listener
                 ports.append(listener.getsockname()[1])
             except OSError as error:
                 why = "%s: %s" % (address, error.strerror or error)
@@ -115,24 +116,28 @@ class Pairs:
         send_json({"addresses": addresses, "ports": ports, "error": why})
 
     def serve(self, until: float) -> None:
+        due = 0.0
         while not self.done and time.monotonic() < until:
-            for key, _ in self.selector.select(0.05 if self.dials else 1.0):
-                if key.data is None:
+            for fd, events in self.epoll.poll(WATCH_SECONDS if self.dials else 1.0):
+                if fd in self.open:
+                    self.open[fd].turn(time.monotonic())
+                    self.follow(fd, time.monotonic(), events)
+                elif fd in self.callers:
+                    if not self.callers[fd].turn():
+                        self.drop(fd)
+                elif fd in self.listeners:
+                    self.accept(self.listeners[fd])
+                elif fd == self.bell:
                     self.obey()
-                elif isinstance(key.data, Visit):
-                    key.data.turn(time.monotonic())
-                elif isinstance(key.data, Caller):
-                    if not key.data.turn():
-                        self.close(key.data.sock)
-                        self.callers -= 1
-                else:
-                    self.accept(key.data)
-            if self.dials:
-                self.watch(time.monotonic(), min(until - 0.5, self.over))
+            now = time.monotonic()
+            if self.dials and now >= due:
+                due = now + WATCH_SECONDS
+                self.watch(now, min(until - 0.5, self.over))
+            if self.dials and not self.open:
+                self.report(now)
 
     def obey(self) -> None:
-        with suppress(BlockingIOError):
-            self.bell.recv(64)
+        os.read(self.bell, 64)
         while self.orders:
             order = self.orders.pop(0)
             if order.get("op") == "done":
@@ -140,61 +145,66 @@ class Pairs:
             elif order.get("op") == "dial" and not self.dials:
                 self.visits, self.dials = [Visit(each, order["seconds"]) for each in order["visits"]], True
                 self.dialled, self.cpu, self.idle = time.monotonic(), time.process_time(), idle_seconds()
-                self.over = self.dialled + order["seconds"] + PROOF_SECONDS
+                self.over = self.dialled + order["seconds"] + ANSWER_SECONDS
                 for visit in self.visits:
                     self.begin(visit)
 
-    def accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):
-            sock = listener.accept()[0]
-            if self.callers >= MOST_CALLERS:
-                return sock.close()
-            sock.setblocking(False)
-            self.callers += 1
-            self.selector.register(sock, selectors.EVENT_READ, Caller(sock, self.token))
-        return None
+    def accept(self, listener: socket) -> None:
+        """Takes a connection. If there are too many, ends the oldest one: a stranger's may stay open."""
+        try:
+            fd: int = listener._accept()[0]  # type: ignore[attr-defined]
+            os.set_blocking(fd, False)
+            self.callers[fd] = Caller(fd, self.token)
+            self.epoll.register(fd, EPOLLIN)
+        except OSError:
+            return
+        if len(self.callers) > MOST_CALLERS:
+            self.drop(next(iter(self.callers)))
+
+    def drop(self, fd: int) -> None:
+        del self.callers[fd]
+        os.close(fd)
 
     def begin(self, visit: Visit) -> None:
-        visit.begin(time.monotonic())
-        if visit.how is None and visit.sock:
-            self.selector.register(visit.sock, selectors.EVENT_WRITE | selectors.EVENT_READ, visit)
+        """Begins the next try of a visit, if it needs one."""
+        while visit.how not in (OPEN, UNKNOWN) and visit.tries < TRIES:
+            visit.begin(time.monotonic())
+            if visit.how is None and visit.sock:
+                self.open[visit.sock.fileno()] = visit
+                self.epoll.register(visit.sock, EPOLLOUT)
+                return
+
+    def follow(self, fd: int, now: float, events: int) -> None:
+        """Waits for the response if all is sent, and ends a try that has an outcome."""
+        visit = self.open[fd]
+        if visit.how is not None:
+            del self.open[fd]
+            visit.close()
+            self.begin(visit)
+        elif events & EPOLLOUT and not visit.wants(now):
+            self.epoll.modify(fd, EPOLLIN)
 
     def watch(self, now: float, until: float) -> None:
-        """Ends tries that are late, begins second tries, and sends the result when all visits are over."""
-        for visit in self.visits:
-            if visit.sock is None:
-                continue
-            if visit.how is None:
-                visit.sample(now)
-                visit.settle(now)
-                visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
-            if visit.how is None:
-                if not visit.wants(now):
-                    self.selector.modify(visit.sock, selectors.EVENT_READ, visit)
-                continue
-            self.close(visit.sock)
-            visit.sock = None
-            if visit.how not in (OPEN, UNKNOWN) and visit.tries < TRIES:
-                self.begin(visit)
-        if all(visit.sock is None for visit in self.visits):
-            self.dials = False
-            reached = {visit.id: visit.how for visit in self.visits}
-            took = now - self.dialled
-            busy = time.process_time() - self.cpu > BUSY * took or idle_seconds() - self.idle < (1 - BUSY) * took
-            links = {visit.id: dict(visit.link, busy=busy) for visit in self.visits if visit.link}
-            send_json({"reached": reached, "links": links})
+        """Ends tries that are late."""
+        for fd, visit in list(self.open.items()):
+            visit.settle(now)
+            visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
+            self.follow(fd, now, EPOLLOUT)
 
-    def close(self, sock: socket.socket) -> None:
-        with suppress(KeyError, ValueError):
-            self.selector.unregister(sock)
-        sock.close()
+    def report(self, now: float) -> None:
+        """Sends the result of all visits."""
+        self.dials = False
+        took = now - self.dialled
+        busy = time.process_time() - self.cpu > BUSY * took or idle_seconds() - self.idle < (1 - BUSY) * took
+        links = [visit.link and dict(visit.link, busy=busy) for visit in self.visits]
+        send_json({"reached": [visit.how for visit in self.visits], "links": links})
 
 
-def main() -> None:
+def main(listen: "Callable[[dict[str, Any]], list[str]]" = lambda spec: spec["listen"]) -> None:
+    """listen: returns the addresses to listen at."""
     pairs = Pairs()
     spec = begin(pairs.heed)
     pairs.token = spec["token"]
-    own = [] if spec["listen"] else [network(spec, os.environ)["network"]["advertised"]]
-    pairs.listen(spec["listen"] or [address for address in own if address])
+    pairs.listen(listen(spec))
     pairs.serve(time.monotonic() + spec["seconds"])
     finish({})

@@ -1,88 +1,110 @@
-"""Visits a port of another node: connects, sends data, and verifies who answers. The socket does not block."""
+"""Visits a port of another node: connects, sends data, and verifies who answers. The socket does not block.
 
+The modules socket and hashlib are not used: their imports take longer than all visits of a node."""
+
+import _socket as socket
 import errno
 import fcntl
-import hmac
 import os
-import socket
-import struct
 import termios
+from _struct import pack, unpack, unpack_from
 
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Sequence
+
+try:
+    from _sha256 import sha256  # type: ignore[import-not-found]  # Python before 3.12
+except ImportError:
+    try:
+        from _sha2 import sha256  # type: ignore[import-not-found]
+    except ImportError:  # a distribution may leave both out, for its own OpenSSL
+        from hashlib import sha256
 
 PACKET_BYTES = 64 * 1024
-NONCE_BYTES = PROOF_BYTES = 32
+PROOF_BYTES = 32  # also of the nonce
 CONNECT_SECONDS = 1.3  # per try: the kernel sends a lost SYN again after 1 s
 ACK_SECONDS = 2.5  # per try, until all that was sent is acknowledged
-ZEROS = b"\0" * 256 * 1024
+ZEROS = memoryview(bytes(256 * 1024))
 SLOW_START = 0.4  # share of the sending time that is not measured
-REFUSED = {errno.ECONNREFUSED: "refused", errno.EHOSTUNREACH: "unreachable", errno.ENETUNREACH: "unreachable"}
 OPEN, SILENT, STALLED, OTHER, UNKNOWN = "open", "silent", "stalled", "other", "unknown"
+FAILED = {
+    errno.ECONNREFUSED: "refused",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.ECONNRESET: OTHER,  # it connected
+    errno.EPIPE: OTHER,
+    # limits of this node
+    errno.EMFILE: UNKNOWN,
+    errno.ENFILE: UNKNOWN,
+    errno.ENOBUFS: UNKNOWN,
+    errno.ENOMEM: UNKNOWN,
+}
 
 
 def proof(token: str, nonce: bytes) -> bytes:
-    return hmac.new(token.encode(), nonce, "sha256").digest()
+    """Returns what only a program with the token can send. As token and nonce have fixed lengths, it needs no HMAC."""
+    digest: bytes = sha256(token.encode() + nonce).digest()
+    return digest
+
+
+def open_socket(address: str, port: int = 0) -> "tuple[socket.socket, Any]":
+    """Returns a socket for a numeric address, and the address for the kernel. Raises OSError, also for a name: looking
+    it up would block all other visits."""
+    found = socket.getaddrinfo(address.encode(), port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[0]
+    return socket.socket(found[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK), found[4]  # a kernel may have no IPv6
 
 
 class Visit:
-    """Visits one port.
+    """Visits one port. order: (address, port, token).
 
     seconds: how long it sends. how: the outcome (OPEN, SILENT, ...), None while it is under way. link: measurements if
     the outcome is OPEN: bytes that arrived in `seconds`, mtu (bytes), again (retransmitted segments), rtt (s)."""
 
-    def __init__(self, order: "dict[str, Any]", seconds: float) -> None:
-        self.id, self.address, self.port, self.token = order["id"], order["address"], order["port"], order["token"]
+    def __init__(self, order: "Sequence[Any]", seconds: float) -> None:
+        self.address, self.port, self.token = order
         self.seconds, self.tries = seconds, 0
         self.how: str | None = None
-        self.link: dict[str, Any] = {}
+        self.link: dict[str, Any] | None = None
         self.sock: socket.socket | None = None
 
     def begin(self, now: float) -> None:
         self.tries += 1
         self.began, self.connected, self.sent, self.answer, self.how = now, False, 0, b"", None
         self.samples: list[tuple[float, int]] = []
-        self.nonce = os.urandom(NONCE_BYTES)
+        self.nonce = os.urandom(PROOF_BYTES)
         try:
-            # a numeric address: resolving a name would block all other visits
-            found = socket.getaddrinfo(self.address, self.port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-            family, _, _, _, at = found[0]
-            self.sock = socket.socket(family, socket.SOCK_STREAM)  # a kernel may have no IPv6
-            self.sock.setblocking(False)
+            self.sock, at = open_socket(self.address, self.port)
             if self.seconds:  # data that is still queued at the end would delay the next visit
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
             code = self.sock.connect_ex(at)
         except OSError as error:
             code = error.errno or errno.EHOSTUNREACH
         if code not in (0, errno.EINPROGRESS):
-            self.how = REFUSED.get(code, "unreachable")
+            self.how = FAILED.get(code, "unreachable")
+            self.close()
+
+    def close(self) -> None:
+        if self.sock:
+            self.sock.close()
 
     def turn(self, now: float) -> None:
-        """Connects, sends and receives as far as that is possible without waiting."""
+        """Sends and receives as far as that is possible without waiting."""
         assert self.sock
-        if not self.connected:
-            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                self.how = REFUSED.get(code, SILENT)
-                return
-            self.connected, self.began = True, now
         try:
             if self.wants(now):  # one piece per turn: other visits go on, too
-                more = ZEROS if self.seconds else ZEROS[: PACKET_BYTES - self.sent]
-                self.sent += self.sock.send(self.nonce[self.sent :] or more)
+                more = ZEROS if self.seconds else ZEROS[max(self.sent, PROOF_BYTES) : PACKET_BYTES]
+                self.sent += self.sock.sendmsg([self.nonce[self.sent :], more])
+                if not self.connected:
+                    self.connected, self.began = True, now
+            else:
+                data = self.sock.recv(PROOF_BYTES)
+                self.answer += data
+                if not data and len(self.answer) < PROOF_BYTES:
+                    self.how = OTHER
         except BlockingIOError:
             pass
-        except OSError:
-            self.how = OTHER  # another program listens there: it closed before all was sent
-            return
-        try:
-            data = self.sock.recv(PROOF_BYTES)
-            self.answer += data
-            if not data and len(self.answer) < PROOF_BYTES:
-                self.how = OTHER
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.how = OTHER
+        except OSError as error:
+            # another program that listens there closes before all was sent
+            self.how = OTHER if self.connected else FAILED.get(error.errno or 0, SILENT)
         self.settle(now)
 
     def wants(self, now: float) -> bool:
@@ -90,17 +112,20 @@ class Visit:
         return self.sent < PACKET_BYTES or now < self.began + self.seconds
 
     def settle(self, now: float) -> None:
-        """Sets the outcome once the proof is here, all is sent, and the peer has acknowledged PACKET_BYTES."""
+        """Sets the outcome once all is sent and the proof is here, which shows that PACKET_BYTES have arrived."""
+        self.sample(now)
         if self.how is None and len(self.answer) >= PROOF_BYTES and not self.wants(now):
-            if not hmac.compare_digest(self.answer, proof(self.token, self.nonce)):
+            if self.answer != proof(self.token, self.nonce):
                 self.how = OTHER
-            elif self.arrived() >= PACKET_BYTES and len(self.samples) > 1:
+                return
+            if len(self.samples) > 1:
+                self.measure()
+            if self.link or not self.seconds:
                 self.how = OPEN
-                self.measure(now)
 
-    def measure(self, now: float) -> None:
-        """Fills `link` with the kernel's data about the connection."""
-        pmtu, rtt, again, least = (struct.unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
+    def measure(self) -> None:
+        """Sets `link` to the kernel's data about the connection."""
+        pmtu, rtt, again, least = (unpack_from("I", self.info(), at)[0] for at in (60, 68, 100, 148))
         began, before = self.samples[0]
         until, after = self.samples[-1]
         # not below 0: the segment size may have shrunk between the samples
@@ -110,8 +135,8 @@ class Visit:
     def sample(self, now: float) -> None:
         """Records how many bytes have arrived: once after the slow start, once after the sending time."""
         due = self.began + self.seconds * (1.0 if self.samples else SLOW_START)
-        if self.connected and len(self.samples) < 2 and now >= due:
-            mss, delivered = (struct.unpack_from("I", self.info(), at)[0] for at in (16, 192))
+        if self.seconds and self.connected and len(self.samples) < 2 and now >= due:
+            mss, delivered = (unpack_from("I", self.info(), at)[0] for at in (16, 192))
             # `delivered` counts segments in any order; a kernel before 4.19 lacks it: then acknowledged bytes count
             self.samples.append((now, mss * delivered or self.arrived()))
 
@@ -123,12 +148,11 @@ class Visit:
     def arrived(self) -> int:
         """Returns how many bytes the peer has acknowledged."""
         assert self.sock
-        return self.sent - int(struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0])
+        return self.sent - int(unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, b"\0" * 4))[0])
 
     def is_late(self, now: float) -> "str | None":
         """Returns the outcome of a try that is late, or None if it is not."""
+        took = now - self.began
         if not self.connected:
-            return SILENT if now - self.began > CONNECT_SECONDS else None
-        if self.arrived() < PACKET_BYTES:
-            return STALLED if now - self.began > self.seconds + ACK_SECONDS else None
-        return None
+            return SILENT if took > CONNECT_SECONDS else None
+        return STALLED if took > self.seconds + ACK_SECONDS and self.arrived() < PACKET_BYTES else None

@@ -16,7 +16,7 @@ from fleet.node.base.processes import start_time
 from fleet.node.base.types import TYPE_CHECKING, Any, stacks
 from fleet.node.ports.listeners import age, holders, parse_listeners, table_of
 from fleet.node.run.marks import marked
-from fleet.node.run.plain_pickle import Plain
+from fleet.node.run.plain_pickle import load_plain
 from fleet.protocol.state import CALLS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def opened(path: str) -> "BinaryIO":
 def load(data: bytes) -> "dict[str, Any]":
     """Returns the dump in these bytes. Raises Refused if they are no dump."""
     try:
-        dump = Plain(data).load()
+        dump = load_plain(data)
     except Exception as error:  # an incomplete or malicious pickle may raise any error
         raise Refused("its dump cannot be read: %s" % str(error)[:MAX_NAME]) from None
     if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):

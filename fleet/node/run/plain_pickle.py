@@ -1,85 +1,65 @@
 """Reads a pickle of plain values. Executes nothing in it, and bounds the time and memory."""
 
-import struct
+import io
+import pickle
 
-from fleet.node.base.types import Any
+from fleet.node.base.types import Any, Callable
 
 MAX_STEPS = 4000000  # opcodes of a pickle: 2,000 calls with 100 frames each have fewer
+READER: Any = pickle._Unpickler  # the part of the standard library whose opcodes are a table
+# opcodes of plain values, as torch writes them: none imports or calls anything
+PLAIN = (
+    *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
+    *(pickle.BINFLOAT, pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.EMPTY_TUPLE),
+    *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+)
 
 
-class Plain:
-    """Reads a pickle of plain values, as torch writes them, and refuses all others. Time and memory are bounded by the
-    length of the pickle and MAX_STEPS."""
+class Opcodes(dict):  # type: ignore[type-arg]
+    """Maps an opcode to the function that reads it. left: how many opcodes it still allows."""
 
-    NUMBERS = {
-        0x4A: struct.Struct("<i"),
-        0x4B: struct.Struct("<B"),
-        0x4D: struct.Struct("<H"),
-        0x47: struct.Struct(">d"),
-    }
-    CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
-    COUNTED = {0x85: 1, 0x86: 2, 0x87: 3}  # tuples
+    left = MAX_STEPS
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+    def __getitem__(self, code: int) -> "Any":
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("it has more than %d values" % MAX_STEPS)
+        return super().__getitem__(code)
 
-    def load(self) -> "Any":
-        """Returns the value. Raises an exception of any class if the pickle is incomplete or has other values."""
-        stack = self._stack
-        for _ in range(MAX_STEPS):
-            (code,) = self._part(1)
-            if code in (0x68, 0x6A):  # BINGET, LONG_BINGET
-                stack.append(self._memo[self._whole(1 if code == 0x68 else 4)])
-            elif code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
-                self._memo[self._whole(1 if code == 0x71 else 4)] = stack[-1]
-            elif code in self.NUMBERS:
-                number = self.NUMBERS[code]
-                stack.append(number.unpack(self._part(number.size))[0])
-            elif code in self.CONSTANTS:
-                stack.append(self.CONSTANTS[code])
-            elif code == 0x58:  # BINUNICODE
-                stack.append(self._part(self._whole(4)).decode("utf-8", "replace"))
-            elif code == 0x8A:  # LONG1
-                stack.append(int.from_bytes(self._part(self._whole(1)), "little", signed=True))
-            elif code in (0x5D, 0x7D, 0x29):  # EMPTY_LIST, EMPTY_DICT, EMPTY_TUPLE
-                stack.append([] if code == 0x5D else {} if code == 0x7D else ())
-            elif code == 0x28:  # MARK
-                self._marks.append(len(stack))
-            elif code in (0x65, 0x61):  # APPENDS, APPEND
-                values = self._taken(self._marks.pop() if code == 0x65 else len(stack) - 1)
-                list.extend(stack[-1], values)
-            elif code in (0x75, 0x73):  # SETITEMS, SETITEM
-                values = self._taken(self._marks.pop() if code == 0x75 else len(stack) - 2)
-                if not all(isinstance(name, str) for name in values[::2]):
-                    raise ValueError("a name in it is no text")
-                dict.update(stack[-1], zip(values[::2], values[1::2]))
-            elif code in self.COUNTED or code == 0x74:  # TUPLE1 to 3, TUPLE
-                stack.append(tuple(self._taken(self._marks.pop() if code == 0x74 else len(stack) - self.COUNTED[code])))
-            elif code == 0x80:  # PROTO
-                self._part(1)
-            elif code == 0x2E:  # STOP
-                return stack.pop()
-            else:
-                raise ValueError("it is no pickle of plain values: %#x" % code)
-        raise ValueError("it has more than %d values" % MAX_STEPS)
+    def __missing__(self, code: int) -> None:
+        raise ValueError("it is no pickle of plain values: %#x" % code)
 
-    def _part(self, size: int) -> bytes:
-        part = self._data[self._at : self._at + size]
-        if len(part) < size:
-            raise ValueError("it is cut short")
-        self._at += size
-        return part
 
-    def _whole(self, size: int) -> int:
-        return int.from_bytes(self._part(size), "little")
+def read_text(reader: "Any") -> None:
+    """Reads a text. One that is no UTF-8 is not refused, unlike in `pickle`."""
+    reader.append(reader.read(int.from_bytes(reader.read(4), "little")).decode("utf-8", "replace"))
 
-    def _taken(self, first: int) -> "list[Any]":
-        """Removes the values from index `first` on from the stack, and returns them."""
-        if first < 0:
-            raise ValueError("it lacks values")
-        values = self._stack[first:]
-        del self._stack[first:]
-        return values
+
+def named(code: bytes, names: slice) -> "Callable[[Any], None]":
+    """Returns a function that adds items to a dictionary. names: the keys on the reader's stack. A key that is no text
+    may take forever to hash."""
+
+    def add(reader: "Any") -> None:
+        if not all(isinstance(name, str) for name in reader.stack[names]):
+            raise ValueError("a name in it is no text")
+        READER.dispatch[code[0]](reader)
+
+    return add
+
+
+def load_plain(data: bytes) -> "Any":
+    """Returns the value of a pickle as torch writes them. Raises an exception of any class if it is incomplete or has
+    values that are not plain."""
+    file = io.BytesIO(data)  # short reads need no check: the last opcode would be missing
+    reader = READER(file)
+    reader.dispatch = Opcodes({code[0]: READER.dispatch[code[0]] for code in PLAIN})
+    reader.dispatch[pickle.BINUNICODE[0]] = read_text
+    reader.dispatch[pickle.SETITEM[0]] = named(pickle.SETITEM, slice(-2, -1))
+    reader.dispatch[pickle.SETITEMS[0]] = named(pickle.SETITEMS, slice(None, None, 2))
+    try:
+        return reader.load()
+    except Exception:
+        if file.tell() == len(data):
+            raise ValueError("it is cut short") from None
+        raise

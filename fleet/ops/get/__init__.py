@@ -7,10 +7,9 @@ import os
 import posixpath
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fleet.answers.sync import Got, GotAll
 from fleet.delivery.brought import store_of
@@ -25,7 +24,7 @@ from fleet.ops.get.listed import Sender, Senders
 from fleet.ops.get.names import is_repository, name_of, name_of_run
 from fleet.ops.get.place import Ground, Place, as_host_failure
 from fleet.ops.get.receive import Received
-from fleet.ops.plans import Line, OnHosts
+from fleet.ops.plans import RequestPlan
 from fleet.ops.run.find.find import find
 from fleet.ops.run.find.here import chosen
 from fleet.ops.run.kept.local import choose, is_part_of_name
@@ -38,25 +37,6 @@ from fleet.runtime import Runtime
 
 
 @dataclass(frozen=True)
-class GetPlan(OnHosts):
-    request: Get
-
-    @property
-    def what(self) -> str:
-        return self.request.what
-
-    @property
-    def to(self) -> Path:
-        return Path(self.request.to)
-
-    def describe(self) -> dict[str, Any]:
-        return {"what": self.what, "to": str(self.to)}
-
-    def lines(self) -> Iterator[Line]:
-        yield f"brings {self.what} of {len(self.hosts)} hosts to {self.to}"
-
-
-@dataclass(frozen=True)
 class HostRequest:
     """Holds the request to one host. name: the name of what is written on this machine."""
 
@@ -64,9 +44,13 @@ class HostRequest:
     name: str
 
 
+GetPlan = RequestPlan[Get]
+
+
 def plan(inventory: Inventory, request: Get) -> GetPlan:
     """Returns the plan. Pure."""
-    return GetPlan(inventory, request)
+    text = f"brings {request.what} of {len(inventory.hosts)} hosts to {request.folder}"
+    return GetPlan(inventory, request, {"what": request.what, "to": str(request.folder)}, text)
 
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
@@ -75,7 +59,8 @@ def run(plan: GetPlan, runtime: Runtime) -> Report:
     answers, silent = _answers(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in answers)
     if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
-        raise UsageError(f"{plan.what}: its configuration names programs that run here", hint="--all fetches it")
+        text = f"{plan.request.what}: its configuration names programs that run here"
+        raise UsageError(text, hint="--all fetches it")
 
     senders = Senders(runtime, len(hosts) <= runtime.fanout, plan.request.all)
     with contextlib.closing(senders):
@@ -107,20 +92,23 @@ def _run(
     fetched = _bring(plan, runtime, answers, have, senders, flat=answered and len(have) == 1) if have else {}
     of_host = {host: Result(host, True, 0, answer=Got()) for host in lists} | failures | fetched
     results = (*(of_host[host.name] for host in hosts), *silent)
-    return Report("get", results, exit_code_of(results), answer=GotAll(plan.what, str(plan.to)))
+    return Report("get", results, exit_code_of(results), answer=GotAll(plan.request.what, str(plan.request.folder)))
 
 
 def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
     """Returns the error if no host has a file to fetch."""
+    what = plan.request.what
     if of_run:
-        wrote = f"run {plan.what} has written nothing into its folder, on none of its hosts"
-        return UsageError(wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.what)
-    if plan.what == LATEST:
+        wrote = f"run {what} has written nothing into its folder, on none of its hosts"
+        return UsageError(
+            wrote, hint="what it wrote elsewhere: fleet get /PATH; its logs: fleet logs " + plan.request.what
+        )
+    if what == LATEST:
         return UsageError("no run latest: none was launched from this folder", hint="a path: fleet get ./latest")
-    host, colon, path = plan.what.partition(":")
+    host, colon, path = what.partition(":")
     if colon and path and host in {each.name for each in plan.hosts}:
-        return UsageError(f"no host has {plan.what}", hint=f"fleet get -w {host} {shlex.quote(path)}")
-    return UsageError(f"no host has {plan.what}", hint="a path is relative to the host's workdir")
+        return UsageError(f"no host has {what}", hint=f"fleet get -w {host} {shlex.quote(path)}")
+    return UsageError(f"no host has {what}", hint="a path is relative to the host's workdir")
 
 
 def _bring(
@@ -133,8 +121,9 @@ def _bring(
 ) -> dict[str, Result]:
     """Fetches the files of the hosts. They are put in place once it is known for all hosts which files on this machine
     are in the way."""
-    alone = turn(f"get-{store_of(plan.to).name}", f"another get to {plan.to}", runtime)  # two gets would share a stage
-    with alone, contextlib.closing(Ground(plan.to)) as ground:
+    to = plan.request.folder
+    alone = turn(f"get-{store_of(to).name}", f"another get to {to}", runtime)  # two gets would share a stage
+    with alone, contextlib.closing(Ground(to)) as ground:
         places = {
             host: Place(ground, host, answers[host].name if flat else f"{host}/{answers[host].name}", tree)
             for host, tree in have.items()
@@ -154,7 +143,7 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
     free = shutil.disk_usage(ground.top.top).free
     if size - held > free:
         raise HostFailed(
-            f"{size_text(size - held)} are to come to {plan.to}, {size_text(free)} are free there",
+            f"{size_text(size - held)} are to come to {plan.request.folder}, {size_text(free)} are free there",
             hint="--to names a folder with more room, --from fewer hosts",
             kind="no-space",
         )
@@ -173,8 +162,8 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: 
     text = f"{counted(len(ways), 'file')} here would be replaced, and get did not put it there as it is: {few(ways)}"
     senders.close() if not plan.request.force else None  # closed meanwhile: the user may take long to answer
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
-        to = ["--to", str(plan.to)] if plan.to != Path(".") else []
-        line = shlex.join(["fleet", "get", plan.what, *to, "--force"])
+        to = ["--to", str(plan.request.folder)] if plan.request.folder != Path(".") else []
+        line = shlex.join(["fleet", "get", plan.request.what, *to, "--force"])
         raise UsageError(f"{text}; nothing was replaced", hint=f"to replace: {line}; or --to another folder")
     for host, each in found.items():
         places[host].agreed |= each.keys()
@@ -198,7 +187,7 @@ def _receive(
     named = (((what, *getattr(each, what)), host) for what in _NOTICES for host, each in came.items())
     for (what, *paths), names in grouped(named).items():
         if paths:
-            text = f"{fold(names)}: {_NOTICES[what]}: {few([path or plan.what for path in paths])}"
+            text = f"{fold(names)}: {_NOTICES[what]}: {few([path or plan.request.what for path in paths])}"
             runtime.emit(Notice("warning", text))
     here = {host: places[host] for host in came}
     _ask(plan, here, runtime, senders)
@@ -226,7 +215,7 @@ def _put(plan: GetPlan, host: str, received: Received, place: Place) -> Result:
             error = received.not_still()
     except HostFailed as why:
         return Result(host, False, error=why)
-    got = Got(files, size, place.same, str(plan.to / place.inside))
+    got = Got(files, size, place.same, str(plan.request.folder / place.inside))
     return Result(host, error is None, 0 if error is None else None, error=error, answer=got)
 
 
@@ -238,24 +227,24 @@ def _answers(plan: GetPlan, runtime: Runtime) -> tuple[dict[str, HostRequest], l
         runs, answers = find(plan.inventory, runtime, live=False)
         known = {run.run_id: run for run in runs}
         try:
-            run_id = choose(plan.what, names_here(plan.request.runs), known)
+            run_id = choose(plan.request.what, names_here(plan.request.runs), known)
         except UsageError:
-            alike = [run_id for run_id in known if run_id.startswith(plan.what)]
-            if alike and not any(is_part_of_name(plan.what, run_id) for run_id in alike):
+            alike = [run_id for run_id in known if run_id.startswith(plan.request.what)]
+            if alike and not any(is_part_of_name(plan.request.what, run_id) for run_id in alike):
                 raise  # the argument fits several runs
         else:
-            if not is_part_of_name(plan.what, run_id):
+            if not is_part_of_name(plan.request.what, run_id):
                 run = chosen(run_id, runs, answers, plan.request.runs)
-                runtime.emit(Notice("info", f"{plan.what} is run {run_id}"))
+                runtime.emit(Notice("info", f"{plan.request.what} is run {run_id}"))
                 silent = [each for each in answers if not each.ok] if run.is_partial else []
                 return {
                     host: HostRequest(
                         {"path": part["cwd"] or "~", "run": run_id, "copy_unsafe_links": follows},
-                        name_of_run(run_id, host, plan.what, plan.request.runs),
+                        name_of_run(run_id, host, plan.request.what, plan.request.runs),
                     )
                     for host, part in run.parts.items()
                 }, silent
-    path = plan.what
+    path = plan.request.what
     paths = {h.name: path if path[0] == "~" else posixpath.join(h.workdir or "~", path) for h in plan.hosts}
     return {
         host: HostRequest({"path": path, "run": None, "copy_unsafe_links": follows}, name_of(path))

@@ -242,10 +242,10 @@ Facts = TypedDict(
 )
 # a node's response to {"op": "clock"}, at any time, and its facts at the end
 Probed = TypedDict("Probed", {"clock": float, "facts": Facts}, total=False)
-# of node/preflight/pairs.py: the port at each address, null if listening failed, and the error; then the results of the
-# connections, and the measurements of the open ones, by their id
+# of node/preflight/pairs.py: the port at each address, null if listening failed, and the error; then the result of each
+# visit, and its measurements if it was open and sent for a time
 Listening = TypedDict("Listening", {"addresses": list[Address], "ports": list[Port | None], "error": Text})
-Reached = TypedDict("Reached", {"reached": dict[str, How], "links": dict[str, Measured]})
+Reached = TypedDict("Reached", {"reached": list[How], "links": list[Measured | None]})
 # of node/preflight/bench.py: the port at which the ranks of a measurement meet; how its program ended
 FreePort = TypedDict("FreePort", {"port": Port})
 Benched = TypedDict("Benched", {"status": Number, "out": str, "why": str})

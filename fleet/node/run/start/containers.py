@@ -34,11 +34,16 @@ def name_of(run: str) -> str:
     return "fleet-%s-%s" % (run, "".join(each if each in NAME_CHARACTERS else "-" for each in NODE))
 
 
+def mounted(cwd: str) -> "list[str]":
+    """Returns the folders of this node that a container has at the same paths, besides the run's own."""
+    data = [str(record["target"]) for _, record in deliveries()]
+    return [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
+
+
 def engine_client(spec: "run_specs.Starting", folder: str, cwd: str) -> "list[str]":
     """Returns the argv that starts a run's engine in its container, up to the engine's own argv."""
     found: Any = spec["container"]
-    data = [str(record["target"]) for _, record in deliveries()]
-    mounts = [folder] + [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
+    mounts = [folder, *mounted(cwd)]
     return client(found, found["args"], name_of(spec["run"]), mounts, [RUN_MARK + "=" + spec["run"]])
 
 
@@ -75,6 +80,12 @@ class Apart:
     def firsts(self, pids: "Collection[int]") -> "list[int]":
         """Returns the container's first process among the run's."""
         return [pid for pid in pids if is_inside(pid) and own_pid(pid) == 1]
+
+    @staticmethod
+    def ended(status: "int | None") -> "int | None":
+        """Returns the wait status of the engine by that of its client, which exits with 128+n after signal n."""
+        code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
+        return code - 128 if 128 < code < 128 + signal.NSIG else status
 
     def is_gone(self, under: "Collection[int]", patience: float) -> bool:
         """Removes the container, in which no process is left. Returns False while its client is alive, as it may still

@@ -227,12 +227,16 @@ class Supervisor:
         status = final_status(state, self.reason, ending.left, self.cause, self.began, self.end)
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
         status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
-        if self.ended is not None and os.WIFEXITED(self.ended) and not (self.over and self.container):
-            status["engine_status"] = os.WEXITSTATUS(self.ended)
+        ended = self.ended
+        # a launcher may exit with the code of a rank that has failed, also before a look at the ranks
+        if self.container and all(record["status"] == 0 for record in rank_records(self.folder)):
+            ended = self.container.ended(ended)
+        if ended is not None and os.WIFEXITED(ended):
+            status["engine_status"] = os.WEXITSTATUS(ended)
         elif self.over:
             status["engine_status"] = 0  # like its ranks, although it was killed
-        elif self.ended is not None and not self.failed:  # otherwise this process killed it after its ranks
-            status["signal"] = os.WTERMSIG(self.ended)
+        elif ended is not None and not self.failed:  # otherwise this process killed it after its ranks
+            status["signal"] = os.WTERMSIG(ended)
         if status["engine_status"] != 0 or self.reason is not None:
             status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
         if disk_is_full(self.folder):

@@ -15,6 +15,7 @@ from fleet.model import Host, Node, Report, Result
 from fleet.node.gang import verdict
 from fleet.node.gang.ends import SIGTERM, Failure, RankEnd, run_end
 from fleet.node.gang.gang import Gang
+from fleet.node.gang.timed_out import timed_out
 from fleet.node.gang.verdict import About, Outputs, is_well, killed, rank_ends, status_of
 from fleet.ops.run.end.failure import (
     before_stop,
@@ -89,9 +90,9 @@ class Written(Outputs):
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure
         ends = sorted(gang.last_attempts(), key=lambda end: gang.nodes[end.host].clock.here(end.time))
-        own = (it for it in ends if it.failed and (cause := before_stop(it, self.tail)) is not None and cause.own)
-        end = next(own, None)
-        if end is None:
+        waited = timed_out(self.tail(failure.host, failure.rank))
+        own = (it for it in ends if it.failed and (cause := before_stop(it, self.tail)) and cause.explains(waited))
+        if (end := next(own, None)) is None:
             return failure
         was_stopped = end.signal == SIGTERM or (end.until is not None and end.signal is not None)
         return failure._replace(

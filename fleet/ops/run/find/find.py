@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,13 +29,6 @@ from fleet.transport.base import Session
 from fleet.transport.program import Program, last_message
 
 UNATTENDED_SECONDS = 3 * PING_MOST
-
-
-@dataclass(frozen=True)
-class Known(Inside):
-    """Holds the runs that a host reports."""
-
-    runs: Sequence[RunHere]
 
 
 @dataclass(frozen=True)
@@ -226,7 +219,7 @@ def find(
             sessions.keep(program)
         elif sessions is not None:
             sessions.drop(host)
-        return Result(host.name, True, 0, answer=Known(known))
+        return Result(host.name, True, 0, answer=Inside(known))
 
     what = "asking for runs"
     if sessions is None:
@@ -239,7 +232,7 @@ def find(
         runtime.emit(Notice("warning", text, hint=f"if nothing of it runs, remove it: ~/.fleet/runs/{name}"))
     parts: dict[str, dict[str, RunHere]] = {}
     for result in results:
-        for part in result.answer.runs if isinstance(result.answer, Known) else ():
+        for part in result.answer.value if isinstance(result.answer, Inside) else ():
             parts.setdefault(part["run"], {})[result.host] = part
     hosts = {host.name: host for host in inventory.hosts}
     answered = frozenset(result.host for result in results if result.ok)

@@ -23,6 +23,7 @@ from fleet.ops.run.kept.folder import STACKS_FILE, RunFolder
 from fleet.ops.run.kept.record import RunRecord
 from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN, early
+from fleet.rules.ended import Cause
 from fleet.rules.stacks import Place, in_short, lines
 from fleet.rules.units import few
 from fleet.transport.base import Transport
@@ -59,14 +60,17 @@ class Stalls:
         if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
-    def held(self, end: Verdict | None, text: str = "") -> Verdict | None:
-        """Returns the verdict by which all ranks are to stop, or None while it is held back because a rank timed out.
-        text: the end of that rank's output."""
-        if end and self._held is None and timed_out(text):
+    def held(self, end: Verdict | None, text: str = "", cause: Cause | None = None) -> Verdict | None:
+        """Returns the verdict by which all ranks are to stop, or None while it is held back because a rank timed out. A
+        rank whose error explains the others' wait ends the hold. text, cause: the end of the output of the rank that
+        failed, and what ended it, as far as they are known."""
+        late = timed_out(text)
+        if end and self._held is None and late:
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
             self.close()
             self._take("timed out", self._running())
-        return None if end and end["by"] == "failure" and self._held else end
+        held = self._held is not None and (late or cause is None or not cause.explains(waited=True))
+        return None if end and end["by"] == "failure" and held else end
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
         """Returns the verdict by which all ranks are to stop now, or None. It is called at every turn of the loop.

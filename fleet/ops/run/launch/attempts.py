@@ -33,7 +33,7 @@ from fleet.ops.run.launch.begin import Course, Ended, Left, begin
 from fleet.ops.run.launch.loop import Run
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import go_on, record_left_out
-from fleet.ops.run.start.start import agree
+from fleet.ops.run.start.start import agree, contained
 from fleet.ops.sessions import Sessions
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, ended
@@ -260,6 +260,8 @@ def lead(spec: dict[str, Any]) -> None:
     record, folder, transport, _ = opened(spec)
     course = from_json(Course | None, spec["course"])
     ended = from_json(Ended | None, spec["ended"])
+    if course is not None:
+        course = replace(course, plan=contained(course.plan, transport))
     load_all(course)
     folder.take_over(spec["lock"])
     folder.lead(record.lease, detached=True)

@@ -14,7 +14,7 @@ from fleet.events import Level, silent
 from fleet.model import Host, Report
 from fleet.node.gang.elastic import ElasticGang, gang_of
 from fleet.node.gang.ends import RankEnd
-from fleet.ops.run.end.failure import why_of
+from fleet.ops.run.end.failure import before_stop, why_of
 from fleet.ops.run.end.summary import Written, decide, left_alone, summarise
 from fleet.ops.run.follow.follow import FollowEnd, Follower, FollowEvent, FollowOptions
 from fleet.ops.run.follow.remarks import REMARKS, of_connection, of_host, of_lost, of_rank, of_status
@@ -247,8 +247,9 @@ class Run:
     def _on_rank(self, host: str, message: RankEnded, reason: Verdict | None) -> None:
         end = RankEnd.of(host, self.gang.nodes[host].node_rank, message)
         self.notify(*of_rank(end, "error" if reason else "info"))
-        text = Written(self.gang, self.logs).tail(host, end.rank) if reason else ""
-        self._stopping.stop_if(self._stalls.held(reason, text))
+        if reason:
+            tail = Written(self.gang, self.logs).tail
+            self._stopping.stop_if(self._stalls.held(reason, tail(host, end.rank), before_stop(end, tail)))
         if lost := sum(message.get("lost", ())):
             self.notify(*of_lost(end, lost))
         self._stalls.rank_ended(end)

@@ -22,7 +22,7 @@ from fleet.ops.run.plan.options import id_of
 from fleet.ops.run.plan.origin import SECONDS, write_origin
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import preflight_all, record_left_out, with_enough
-from fleet.ops.run.start.start import start_all, step
+from fleet.ops.run.start.start import contained, start_all, step
 from fleet.ops.run.start.sync import deliver
 from fleet.ops.run.start.waiting import Turn
 from fleet.ops.sessions import Sessions
@@ -49,6 +49,7 @@ def run(draft: Plan, runtime: Runtime) -> Report:
                 runtime.cancel.set()
 
     guarded, name = replace(runtime, emit=emit), draft.request.name
+    draft = contained(draft, runtime.transport)
     try:
         if name and not draft.run_id.startswith(f"{name}-"):
             text = f"the run's name is {draft.run_id.rsplit('-', 3)[0]}, not {name!r}"

@@ -49,7 +49,7 @@ class Plan:
     """Describes a whole run. attempt: the number of earlier starts. master_port is never 0: an automatic one is the
     first candidate of the run id. spares: hosts that may replace a lost host. absent: nodes without which an elastic
     run begins, and why. requested: the request before hosts were left out or replaced. typed: the typed command
-    line."""
+    line. contained: the transport itself starts its processes in the container."""
 
     inventory: Inventory
     run_id: str
@@ -63,6 +63,7 @@ class Plan:
     absent: Mapping[str, FleetError] = field(default_factory=dict)
     requested: Launch | None = None
     typed: tuple[str, ...] = ()
+    contained: bool = False
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -176,6 +177,7 @@ class Plan:
             absent=self.absent,
             requested=self.requested,
             typed=self.typed,
+            contained=self.contained,
         )
 
     def whole(self) -> Plan:

@@ -102,7 +102,7 @@ def spec_for(plan: Plan, host: Host, master: tuple[str, int], token: str) -> dic
         "workdir": node.workdir,
         "python": plan.request.training_of(host)[0],
         "activate": node.activate,
-        "container": node.container,
+        "container": None if plan.contained else node.container,
         "container_args": list(plan.request.container_args),
         "env": dict(node.env),
         "env_expand": dict(node.env_expand),

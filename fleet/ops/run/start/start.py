@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 
 from fleet.answers.run_start_events import NotStarted, StepDone
 from fleet.each import as_one
-from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, Occupied, PreflightError, Reason
+from fleet.errors import EXIT_INTERRUPTED, HostFailed, Interrupted, Occupied, PreflightError, Reason, UsageError
 from fleet.events import Notice, Round
 from fleet.inventory.nodeset import fold
 from fleet.model import Host
+from fleet.node.base.errors import Refused
+from fleet.node.facts.containers import of_step
+from fleet.node.facts.environment import working_folder
+from fleet.node.facts.runtimes import file_runtime
 from fleet.node.gang.ends import INTERRUPTED, run_end
+from fleet.node.run.start.containers import mounted
 from fleet.ops.run.follow.background import stop_in_background
 from fleet.ops.run.kept.record import RunRecord
 from fleet.ops.run.plan.findings import in_the_way, of_live_runs, refuse
@@ -24,7 +31,7 @@ from fleet.protocol.messages import run, run_specs
 from fleet.protocol.state import COMMAND, OF_RANKS
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
-from fleet.transport.base import Cancel
+from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, call, last_message, text_of
 
 NOT_BEGUN = "not-begun"
@@ -76,6 +83,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
     """Returns the spec of fleet/node/run/supervise.py. Values of variables are sent in it and nowhere else."""
     facts = plan.facts.get(node.host.name)
     code = facts.code if facts is not None and plan.request.preflight else None
+    image = None if plan.contained else node.container
     return {
         **part_of(node, record),
         "lease": plan.request.lease,  # for --detach, the coordinator removes it later
@@ -86,7 +94,7 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
         "unset": plan.request.unset,
         "python": plan.request.training_of(node.host)[0],
         "activate": node.activate,
-        "container": {"image": node.container, "args": [*plan.request.container_args]} if node.container else None,
+        "container": {"image": image, "args": [*plan.request.container_args]} if image else None,
         "time": time.time(),
         "code": code and {"state": code[0], "digest": code[1], "settle": SETTLE_SECONDS},
         "files": {
@@ -97,6 +105,25 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
         "sample": plan.request.sample,
         "alone": plan.request.preflight and not plan.request.share and not record.attempt,
     }
+
+
+def contained(plan: Plan, transport: Transport) -> Plan:
+    """Returns the plan of a run that begins. A step of Slurm is started in the plan's container, with all that runs
+    there; elsewhere supervisors start containers. Raises UsageError for a folder that cannot be mounted."""
+    request, contain = plan.request, getattr(transport, "contain", None)
+    if contain is None or not request.container:
+        return plan
+    folders = [working_folder(node.workdir) for node in plan.nodes]
+    image, home = request.container, os.path.join(working_folder(None), "")
+    if file_runtime(image):
+        image = os.path.join(folders[0], os.path.expanduser(image))
+    mounts = dict.fromkeys(path for folder in dict.fromkeys(folders) for path in mounted(folder))
+    try:
+        outside = [path for path in mounts if not os.path.join(path, "").startswith(home)]
+        contain(of_step(image, [*request.container_args], outside))
+    except Refused as error:
+        raise UsageError(error.message, hint=error.hint) from None
+    return replace(plan, contained=True)
 
 
 def started(program: Program) -> run.Started | run.Neighbours:
