@@ -118,6 +118,12 @@ def give_way() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
+def interrupted() -> int:
+    give_way()
+    click.echo("interrupted", err=True)
+    return EXIT_INTERRUPTED
+
+
 def remind(ctx: click.Context) -> None:
     """Prints which runs of this folder have no head: their terminal was closed, or fleet was killed. Starts nothing."""
     is_quiet = settings_of().silent or the_line().none_live
@@ -174,9 +180,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
         # --json may come after the mistake, where click does not parse it any more
         return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda arg: arg != "--", argv))
     except (click.Abort, KeyboardInterrupt):
-        give_way()
-        click.echo("interrupted", err=True)
-        return EXIT_INTERRUPTED
+        return interrupted()
     except OptionError as error:
         return say(spelled_out(error), ctx)
     except FleetError as error:
@@ -186,6 +190,8 @@ def _run(argv: Sequence[str], line: Line) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # up to Python 3.11, of Ctrl-C while a class is made
+            return interrupted()
         if os.environ.get("FLEET_DEBUG"):
             raise
         if isinstance(error, OSError):  # a full disk, a home that cannot be written: not fleet's fault

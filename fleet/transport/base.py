@@ -278,11 +278,13 @@ def clock_of(session: Session) -> Clock:
 
 class JobEnd(NamedTuple):
     """Describes why a batch system ends a job. code: the exit code of its run. known: False if it has sent a signal,
-    but has not reported the reason yet. Such an end counts neither as a user's cancel nor as a time limit."""
+    but has not reported the reason yet. Such an end counts neither as a user's cancel nor as a time limit. by: see
+    Verdict; "stop" if a user cancelled the job, which must not begin again then."""
 
     why: str
     code: int
     known: bool = True
+    by: str = "queue"
 
 
 def ended(transport: Transport, seconds: float = KNOWN_SECONDS, *, signalled: bool = False) -> JobEnd | None:

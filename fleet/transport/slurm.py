@@ -192,7 +192,8 @@ def why_over(
         name = "PREEMPTED"
     elif name == "RUNNING" and signalled and (epoch(shown.get("EndTime", "")) or inf) - time.time() < EARLY_SECONDS:
         name = "TIMEOUT"
-    return JobEnd(f"ended by Slurm: {name}{more}", OVER[name]) if name in OVER else None
+    by = "stop" if name == "CANCELLED" else "queue"
+    return JobEnd(f"ended by Slurm: {name}{more}", OVER[name], by=by) if name in OVER else None
 
 
 def _patiently(argv: Sequence[str], seconds: float) -> Answer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from fleet.errors import ConnectError
@@ -70,12 +71,12 @@ class SrunTransport(Near):
 
     def ended(self, seconds: float, signalled: bool) -> JobEnd | None:
         """Returns why Slurm ends the job, if it does. signalled: this process was sent a signal."""
-        jobs = [step.job for step in self._steps.all() if step.signalled]
-        for job in jobs or [self._job]:
-            nodes = [host.name for host in self._hosts if self._jobs.get(host.name, job) == job]
-            if (why := why_over(job, nodes, signalled=signalled or bool(jobs), seconds=seconds)) is not None:
-                return why
-        return None
+        ended = [step.job for step in self._steps.all() if step.signalled]
+        jobs = {
+            job: [it.name for it in self._hosts if self._jobs.get(it.name, job) == job] for job in ended or [self._job]
+        }
+        why = partial(why_over, signalled=signalled or bool(ended), seconds=seconds)
+        return next(filter(None, (why(job, nodes) for job, nodes in jobs.items())), None)
 
     def pass_on(self, signum: int) -> None:
         for step in self._steps.all():

@@ -551,21 +551,25 @@ def test_a_step_that_starts_the_zipapp(slurm: VirtualLab, tmp_path: Path) -> Non
     assert said.count(cause) == 3, said
 
 
-def test_a_slurmctld_that_has_forgotten_an_end_makes_no_second_run(login: VirtualLab) -> None:
+@pytest.mark.parametrize(("script", "then", "code"), [("t.py", "", 0), ("t.py hold", "scancel $job", 130)])
+def test_a_slurmctld_that_has_forgotten_an_end_makes_no_second_run(
+    login: VirtualLab, script: str, then: str, code: int
+) -> None:
     """Killed, and started with what it knew before the job began, it begins the job once more, and counts from 0."""
     line = f"""
         state=/var/spool/slurmctld
         again() {{ pkill -$1 -x slurmctld; while pgrep -x slurmctld; do sleep 0.1; done; eval "$2"; slurmctld </dev/null
             until scontrol ping | grep -q UP; do sleep 0.2; done; scontrol release $job; }}
-        {SUBMIT} --detach --sbatch-arg=-H t.py; job=$(squeue -h -n t -o %i)
+        {SUBMIT} --detach --sbatch-arg=-H {script}; job=$(squeue -h -n t -o %i)
         again TERM "rm -rf /before; cp -a $state /before"
-        {RUNS}; {FLEET} attach; echo code $?
+        {RUNS}; {then}
+        {FLEET} attach; echo code $?
         again KILL "rm -rf $state; cp -a /before $state"
         until grep -qs 'begins job' runs/latest/job.out; do sleep 0.2; done; cat runs/latest/job.out
         sleep 1; scontrol show job $job; {FLEET} runs; ls -d runs/t-*"""
     _, said = typed(login, f"timeout 120 bash -c {shlex.quote(line)}", host=0)
-    assert "code 0\n" in said and "has ended, with exit code 0, and Slurm begins job" in said, said
-    assert " ExitCode=0:0" in said and " Restarts=0 " in said, "what Slurm calls the job is its run's end"
+    assert f"code {code}\n" in said and f"has ended, with exit code {code}, and Slurm begins job" in said, said
+    assert f" ExitCode={code}:0" in said and " Restarts=0 " in said, "what Slurm calls the job is its run's end"
     assert len(re.findall("^runs/t-", said, re.MULTILINE)) == 1 and said.count("sum 4 ") <= 4, said
 
 

@@ -108,7 +108,7 @@ def test_who_is_told_to_stop_and_has_not_in_time() -> None:
         (25.0, None, False),  # SIGTERM to fleet
         (inf, stopped_by("ada@head"), False),
         (inf, run_end("stall", "no rank wrote anything", 124), False),
-        (inf, run_end("queue", "ended by Slurm: CANCELLED", 130), False),
+        (inf, run_end("queue", "ended by Slurm: PREEMPTED", 130), False),
     ],
 )
 def test_ranks_have_the_signal_that_a_terminal_sends_where_one_did(
@@ -134,6 +134,7 @@ NOT_KNOWN = JobEnd("ended by a signal", 130, known=False)
     ("later", "by_another", "by", "code"),
     [
         (JobEnd("TIMEOUT", 124), None, "queue", 124),
+        (JobEnd("CANCELLED", 130, by="stop"), None, "stop", 130),
         (NOT_KNOWN, None, "queue", 130),
         (None, None, "interrupt", 130),  # a signal of the user's
         (JobEnd("TIMEOUT", 124), stopped_by("ada@head"), "stop", 130),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.main import plain, run
+from fleet.cli.main import cli, plain, run
 
 
 @pytest.fixture
@@ -51,6 +51,22 @@ def test_an_interrupt_before_anything_began_is_told_in_a_word(tmp_path: Path) ->
     argv = [sys.executable, "-m", "fleet", "--version"]
     done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_an_interrupt_while_a_class_is_made_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python up to 3.11 makes a RuntimeError of one that comes within __set_name__, as a request's fields have it."""
+
+    class Impatient:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def invoke(ctx: object) -> None:
+        type("Request", (), {"field": Impatient()})
+
+    monkeypatch.setattr(cli, "invoke", invoke)
+    assert run(["runs"]) == 130 and capsys.readouterr().err == "interrupted\n"
 
 
 def test_the_verb_in_json_is_the_one_that_ran_not_a_host_of_that_name(

@@ -29,7 +29,7 @@ RECORDED = [
             "165381": ("TIMEOUT", 124),
             "167758": ("COMPLETED", 0),
             "168668": ("FAILED", 1),
-            "193203": ("FAILED", 127),
+            "193203": ("FAILED", 1),
             "1003521": ("FAILED", 29),
             "1004648": ("PREEMPTED", 130),
         },
@@ -118,6 +118,44 @@ RECORDED = [
 """,
         {"235929": ("", 122)},
     ),
+    (  # 2026: a code above 127 is shown without its 128, so 2 may be 130, and 127 may be 255; --completion has it whole
+        "Slurm 22.05.8 with slurmdbd and MariaDB 10.11.19, in the lab",
+        """\
+3|FAILED|2:0|t
+3.batch|FAILED|2:0|batch
+3.0|COMPLETED|0:0|fleet
+7|PREEMPTED|0:0|deaf
+7.batch|CANCELLED|0:9|batch
+9|CANCELLED by 0|0:0|gone
+10_0|FAILED|3:0|arr
+14|TIMEOUT|0:0|tl
+14.batch|CANCELLED|0:15|batch
+16|FAILED|9:0|c137
+18|FAILED|127:0|c255
+19|FAILED|0:0|c128
+20|FAILED|64:0|c64
+21|FAILED|0:9|killed
+22|REQUEUED|0:15|cancelled
+22.batch|CANCELLED|0:15|batch
+22|CANCELLED by 0|0:0|cancelled
+23|REQUEUED|0:0|requeued
+23|FAILED|5:0|requeued
+""",
+        {
+            "3": ("FAILED", 1),
+            "7": ("PREEMPTED", 130),
+            "9": ("CANCELLED", 130),
+            "10_0": ("FAILED", 3),
+            "14": ("TIMEOUT", 124),
+            "16": ("FAILED", 1),
+            "18": ("FAILED", 1),
+            "19": ("FAILED", 1),
+            "20": ("FAILED", 64),
+            "21": ("FAILED", 1),
+            "22": ("CANCELLED", 130),
+            "23": ("FAILED", 5),
+        },
+    ),
     (  # as it is described there: the first attempt's row stays after the second has ended
         "github.com/MFlowCode/MFC/pull/1311",
         """\
@@ -151,6 +189,9 @@ def test_ends_that_were_recorded(
     found = SlurmQueue().look([*scripts.items()])
     assert {job: (found[job, script].name, found[job, script].code) for job, script in scripts.items()} == ends
     assert {it.state for it in found.values()} == {State.OVER}
+    doubts = {job: it.reason for (job, _), it in found.items() if it.reason}
+    assert all("exit code" in reason and "sacct shows both alike" in reason for reason in doubts.values())
+    assert doubts.keys() == {job for job in ends if names.get(job) in ("t", "c137", "c255", "ee576bf5")}
     numbers = ",".join(dict.fromkeys(job.partition("_")[0] for job in ends))
     first = (tmp_path / "asked").read_text().splitlines()[0]
     assert first.startswith(f"--noheader --parsable2 --jobs={numbers} ") and "--name" not in first

@@ -22,6 +22,7 @@ from fleet.cli.main import run
 from fleet.cli.run import claim, submit
 from fleet.errors import ConnectError, FleetError, Interrupted, UsageError
 from fleet.model import Host, Inventory, Report
+from fleet.node.base.processes import myself
 from fleet.node.gang.ends import run_end
 from fleet.ops.run.kept import job, reader
 from fleet.ops.run.kept.folder import RunFolder
@@ -284,7 +285,18 @@ def test_a_job_that_slurmctld_begins_again_goes_on_with_its_run(in_job: Path, mo
 
 
 @pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("end", [(0, "done"), (77, "failure"), (130, "queue")])
+@pytest.mark.parametrize(
+    "end",
+    [
+        (0, "done"),
+        (77, "failure"),
+        (130, "failure"),  # a rank's own exit code, which is no cancel
+        (130, "PREEMPTED"),
+        (130, "CANCELLED"),
+        (130, "stop"),
+        (130, "interrupt"),
+    ],
+)
 def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     end: tuple[int, str],
     begun: bool,
@@ -296,8 +308,8 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     code, by = end
     if begun:
         (in_job / "run.json").write_text("{}")
-    if by == "queue":
-        job.keep_end(in_job, job.ended_in_queue(in_job, "17", Standing(State.OVER, "CANCELLED", code=code)))
+    if by.isupper():
+        job.keep_end(in_job, job.ended_in_queue(in_job, "17", Standing(State.OVER, by, code=code)))
     else:
         (in_job / "summary.json").write_text(json.dumps({"exit_code": code, "end": {"by": by}}))
     before = (in_job / "summary.json").read_bytes()
@@ -307,12 +319,13 @@ def test_a_job_that_slurmctld_begins_again_makes_no_second_run(
     again = f"fleet --on slurm launch --again {RUN}" if begun else f"sbatch --chdir={os.getcwd()} {in_job}/job.sh"
     assert f"hint: {again}\n" in said, "a run that never began has no run.json, and its script as it was requested"
     assert (in_job / "summary.json").read_bytes() == before and len([*in_job.parent.iterdir()]) == 1
-    if code == 0:
+    final = by not in ("failure", "PREEMPTED")
+    if final:  # what a user ended stays so: slurmctld counts a job that it has lost, too
         with pytest.raises(click.exceptions.Exit):
             begun_again(in_job, monkeypatch, "1")
     else:
         assert begun_again(in_job, monkeypatch, "1")["attempt"] == 1, "its user has requeued it"
-    assert (in_job / "summary.json").exists() is (code == 0), "who looks on sees that it goes on"
+    assert (in_job / "summary.json").exists() is final, "who looks on sees that it goes on"
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -435,6 +448,37 @@ def test_a_summary_that_comes_late_is_the_answer(folder: Path, monkeypatch: pyte
     assert report.exit_code == 77 and (folder / "summary.json").read_text() == text
 
 
+def test_a_run_that_is_still_led_is_not_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slurmctld that has forgotten that it began a job cancels it in the queue, and its node runs it for minutes."""
+    asked(folder, "CANCELLED", monkeypatch)
+    monkeypatch.setattr(watch, "BRING_SECONDS", 0.1)
+    (folder / "run.json").write_text("{}")
+    (leader := RunFolder(folder)).hold()
+    leader.lead(120.0)
+    with pytest.raises(ConnectError, match="goes on, though its job is over"):
+        watched(folder, monkeypatch)
+    assert run(["stop", RUN]) == 122 and "a process still leads it" in capsys.readouterr().err
+    assert not (folder / "summary.json").exists()
+    leader.release()
+    assert watched(folder, monkeypatch).exit_code == 130
+    assert summary(folder)["end"]["message"] == "job 17 was cancelled", "a rank ran"
+
+
+def test_a_lock_without_a_sign_of_life_leads_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An NFS server keeps the lock of a node that crashed, and state.json names its process, of another machine."""
+    asked(folder, "NODE_FAIL", monkeypatch)
+    monkeypatch.setattr(watch, "BRING_SECONDS", 0.1)
+    (crashed := RunFolder(folder)).hold()
+    (folder / STATE).write_text(json.dumps({"leader": {**myself(), "machine": "crashed"}, "leads": True}))
+    with pytest.raises(ConnectError, match="goes on, though its job is over"):
+        watched(folder, monkeypatch)
+    os.utime(folder / STATE, (0, time.time() - 60))
+    assert watched(folder, monkeypatch).exit_code == 122
+    crashed.release()
+
+
 def test_who_only_lists_runs_writes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -481,10 +525,12 @@ def test_the_queue_is_asked_soon_once_an_attempt(folder: Path, monkeypatch: pyte
         ("JobState=RUNNING PreemptTime=2026-11-30T15:00:00", "queue", 130),
         ("JobState=COMPLETING Reason=TimeLimit", "queue", 124),
         ("JobState=PENDING Reason=None", "queue", 130),  # slurmctld was restarted, and has forgotten that it began
+        ("JobState=COMPLETING Reason=None", "stop", 130),
+        ("JobState=CANCELLED Reason=None", "stop", 130),
         ("JobState=RUNNING", "failure", 122),
     ],
 )
-def test_what_slurm_ends_before_the_run_begins_may_begin_again(
+def test_what_slurm_ends_before_the_run_begins_may_begin_again_unless_it_was_cancelled(
     state: str, by: str, code: int, in_job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal in preflight or in --sync, or a step that ends then, is no failure of the run's."""
@@ -494,7 +540,7 @@ def test_what_slurm_ends_before_the_run_begins_may_begin_again(
     with pytest.raises(FleetError), claim.on_record(in_job.parent):
         raise error
     assert summary(in_job)["end"]["by"] == by and summary(in_job)["exit_code"] == code
-    assert job.has_ended(in_job) is (by == "failure")
+    assert job.has_ended(in_job) is (by != "queue")
 
 
 def test_what_a_job_is_for_reaches_no_other_process() -> None:

@@ -28,14 +28,16 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
         return {}
     from fleet.ops.run.kept.documents import RUN, SUMMARY
     from fleet.ops.run.kept.folder import RunFolder  # slow to import
-    from fleet.ops.run.kept.job import code_of, is_for
+    from fleet.ops.run.kept.job import code_of, is_final, is_for
 
     source = SOURCES.get(name)
     (run, attempt), job = source.run_of(os.environ), source.job(os.environ)
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    if attempt and code:  # the user has put the job of a failed run back into the queue
+    if (
+        attempt and code is not None and not is_final(runs_dir / run)
+    ):  # the user has put the job of a failed run back into the queue
         # a process that led the run meanwhile may write another one
         with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()

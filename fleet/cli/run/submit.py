@@ -138,9 +138,7 @@ def submit(
     name = given["name"] or name_of(script or str(given["again"] or given["from_"]), args)
     more = [f"--nproc-per-node={requested['ntasks_per_node']}"] if _ranks_are_tasks(given, requested) else []
     each = read_lines(Path(requested.pop("each")), script) if requested.get("each") else []
-    named = [script] if script else []
-    if script and script.startswith("-"):
-        named = ["--", script]
+    named = [*["--"] * script.startswith("-"), script] if script else []
     command = [*_typed(), *more, *named, *args]
     request = Submit(
         on=source.name,

@@ -82,10 +82,10 @@ First = TypedDict(
 )
 # How a run ended, the same for every head: its leader decides it, once. A verdict that comes with a stop has the
 # reason, and is written on each node before its ranks are stopped. by: "done", "interrupt" (at the head that led it),
-# "stop" ('fleet stop'), "queue" (the batch system that owns the nodes), "stall", "lost" (the node `host`), "lease" (no
-# head sent a message for that long) or "failure" (of a rank, an engine or a node, on `host`). code: the run's exit
-# code. who: USER@HEAD. message: for people. unknown: hosts whose end was not known. time: of the decision, on the
-# leader's clock.
+# "stop" ('fleet stop', or scancel), "queue" (the batch system that owns the nodes), "stall", "lost" (the node
+# `host`), "lease" (no head sent a message for that long) or "failure" (of a rank, an engine or a node, on `host`).
+# code: the run's exit code. who: USER@HEAD. message: for people. unknown: hosts whose end was not known. time: of the
+# decision, on the leader's clock.
 EndedBy = Literal["done", "interrupt", "stop", "queue", "stall", "lost", "lease", "failure"]
 Verdict = TypedDict(
     "Verdict",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from fleet.errors import HostFailed, UsageError
 from fleet.inventory.fields import FieldError, address, host_name
 from fleet.model import Host, Inventory
+from fleet.sources.slurm.naming import where
 from fleet.sources.slurm.script import CLUSTERS
 from fleet.sources.source import Condition
 from fleet.transport.slurm import Done, ask_slurm, output_of, scontrol
@@ -72,7 +73,6 @@ def names_in(cluster: str | None) -> set[str]:
     None for this machine's own."""
     if cluster is not None and (cluster == "all" or not CLUSTER.fullmatch(cluster)):
         return set()
-    where = [f"--clusters={cluster}"] if cluster else []
-    answer = ask_slurm(["sinfo", "--all", "--noheader", "--Node", "--format", "%N", *where])
+    answer = ask_slurm(["sinfo", "--all", "--noheader", "--Node", "--format", "%N", *where(cluster)])
     lines = answer.output.splitlines() if isinstance(answer, Done) else []
     return {line.strip() for line in lines if not line.startswith("CLUSTER:")}

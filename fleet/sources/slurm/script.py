@@ -236,12 +236,14 @@ def batch_script(ask: Submit) -> str:
     wait = number(options, "start-within", DEFAULT_WAIT)
     jobs = number({"nodes": nodes}, "nodes", 1) if options.pop("single-node-jobs", False) else 0
     setup, again = options.pop("setup", ()), number(options, "requeue", 0)
-    if jobs and ask.each:
-        raise UsageError(
-            "--each makes a job of each line, and --single-node-jobs several", hint="leave one of them out"
-        )
-    if jobs and (again or directive("requeue") in more):
-        raise UsageError("--requeue is for one job, and --single-node-jobs are several", hint="leave one of them out")
+    one = "leave one of them out"
+    for is_given, why, instead in (
+        (ask.each, "--each makes a job of each line, and --single-node-jobs several", one),
+        (again or directive("requeue") in more, "--requeue is for one job, and --single-node-jobs are several", one),
+        (only, "-w names the nodes of one job, and each of several has one", "-x, or --constraint"),
+    ):
+        if jobs and is_given:
+            raise UsageError(why, hint=instead)
     lines = [directive("job-name", options.pop("job-name", ask.name)), directive("nodes", 1 if jobs else nodes)]
     lines += [directive("open-mode", "append")]  # so a requeued job does not overwrite its output
     lines += [directive("array", f"0-{jobs - 1}"), directive("no-requeue")] if jobs else []
@@ -262,8 +264,6 @@ def batch_script(ask: Submit) -> str:
     given = environment("\n".join(lines), ask.environ)
     made = [*ask.made, *(f"of the environment, sbatch is given {it}={shown_of(given[it])}" for it in given)]
     lines += [f"# {' '.join(line.split())}" for line in made]
-    if jobs and only:
-        raise UsageError("-w names the nodes of one job, and each of several has one", hint="-x, or --constraint")
     for line in setup:
         if shown := secret_in(line):
             raise UsageError(f"--setup: {shown}: {NO_SECRET}", hint=NO_SECRET_HINT)

@@ -169,7 +169,7 @@ def not_started(
         text = "; ".join([*found, text])
         why |= {"message": text, "hint": error.hint or error.findings[0]["remedy"]}
     if ended is not None:
-        text, code, by = ended.why, ended.code, "queue"
+        text, code, by = ended.why, ended.code, ended.by
     elif isinstance(error, Interrupted):
         by = "interrupt"
     results = tuple(Result(host.name, False, error=error.hosts.get(host.name)) for host in hosts)

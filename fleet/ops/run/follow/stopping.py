@@ -79,9 +79,8 @@ class Stopping:
         if not self.gang.by_hand:
             return record.grace
         # the job was submitted with the user's own --grace, so a stop by the batch system keeps to it
-        own = (
-            record.about["stop_grace"] == record.grace and self.gang.end is not None and self.gang.end["by"] == "queue"
-        )
+        by = self.gang.end["by"] if self.gang.end is not None else None
+        own = record.about["stop_grace"] == record.grace and by in ("queue", "stop")
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
 
     def lose(self, host: str, when: float, error: FleetError) -> None:
@@ -208,7 +207,7 @@ class Stopping:
 
 
 def _meant(over: JobEnd | None) -> Verdict:
-    return run_end("queue", over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
+    return run_end(over.by, over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
 
 class Witness:

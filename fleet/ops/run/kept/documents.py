@@ -30,6 +30,7 @@ MISSING = "is not there"
 SEAL = "seal"
 RUN, SUMMARY = "run.json", "summary.json"
 OPTION, STOPPER = "--runs-dir", "stopper-"
+SILENT_SECONDS = 45.0  # without a sign of life of a run's coordinator in the folder
 LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
 

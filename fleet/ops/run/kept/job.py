@@ -18,12 +18,14 @@ from fleet.answers.runs import RunSummary
 from fleet.best_effort import best_effort
 from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, ConnectError, FleetError, HostFailed, UsageError
 from fleet.model import Report
+from fleet.node.base.locks import HELD
 from fleet.node.base.record import whoami
 from fleet.node.gang.ends import run_end
-from fleet.ops.run.kept.documents import SUMMARY, read_object, stored
+from fleet.ops.run.kept.documents import RUN, SILENT_SECONDS, SUMMARY, RunState, read_object, stored
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
 from fleet.ops.run.kept.local import LocalRun, meant, names
 from fleet.ops.run.kept.reader import events_of
+from fleet.protocol.state import WRITER
 from fleet.sources import SOURCES
 from fleet.sources.queue import Job, Queue, Standing, State
 
@@ -31,6 +33,7 @@ SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # HAS_ENDED: the kind of the error if
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
+FOR_GOOD = "done", "stop", "interrupt"  # who ended a run that no queue begins again, see Verdict
 
 
 def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
@@ -103,6 +106,11 @@ def code_of(folder: Path) -> int | None:
     return stored(int, read_object(folder / SUMMARY), "exit_code") if has_ended(folder) else None
 
 
+def is_final(folder: Path) -> bool:
+    """Returns whether a run has ended for good: it ended well, or its user ended it. A rank's own 130 is a failure."""
+    return has_ended(folder) and stored(str, read_object(folder / SUMMARY), "end", "by") in FOR_GOOD
+
+
 @dataclass
 class Asking:
     """Queries the queue for a job, no more often than its site allows. last: the last known answer. doubted: the last
@@ -166,19 +174,29 @@ def ended_in_queue(folder: Path, job: str, standing: Standing, more: str = "") -
         text = f"job {job} is over, and its queue does not know any more how it ended{more}"
     elif code == EXIT_OK:
         text = f"job {job} ended well ({name}), and its folder does not show the run"
-    elif code == EXIT_INTERRUPTED:
-        text = f"job {job} was cancelled before a rank ran"
+    elif name == "CANCELLED":
+        text = f"job {job} was cancelled{'' if (folder / RUN).exists() else ' before a rank ran'}"
     if code != EXIT_OK:
         fault = HostFailed(text, hint=f"fleet logs {folder.name}", kind="ended" if name else "unknown")
         error = {**fault.as_json(), "message": str(fault)}
-    end = run_end("queue" if code != EXIT_OK else "done", text, code) if name else None
+    by = "done" if code == EXIT_OK else "stop" if name == "CANCELLED" else "queue"
+    end = run_end(by, text, code) if name else None
     answer = RunSummary(folder.name, logs=str(folder), stopped=text if code != EXIT_OK else None, end=end, error=error)
     return Report("launch", (), code, answer=answer)
 
 
 def keep_end(path: Path, report: Report) -> None:
-    """Records the end that a queue reports for a run without one, unless the end is not known, or another process holds
-    the run's folder."""
+    """Records the end that a queue reports for a run without one, unless the end is not known. Raises ConnectError if a
+    process still leads the run: a slurmctld that was restarted may have forgotten that its job began. An NFS server
+    keeps the lock of a node that crashed, so a lock counts only with a sign of life."""
+    # in this order: the leader writes the summary before it releases the lock. Where the file system has no locks, it
+    # is not known whether a process of another machine lives
+    state = RunState(path)  # read, so that NFS shows the time of its last sign, too
+    signs = time.time() - (state.signed or 0.0) < SILENT_SECONDS
+    is_open = state.followed and signs and "exit_code" not in read_object(path / SUMMARY)
+    if is_open and not (path / f"{WRITER}{HELD}").exists():
+        text = f"run {path.name} goes on, though its job is over for its queue: a process still leads it"
+        raise ConnectError(text, hint="'fleet runs' shows when it has ended", kind="unknown")
     if report.read(RunSummary).end is not None:
         _keep(path, report, 0.0, lambda: "exit_code" in read_object(path / SUMMARY))
 

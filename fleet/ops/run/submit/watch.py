@@ -16,7 +16,7 @@ from fleet.model import Report
 from fleet.ops.plans import RequestPlan
 from fleet.ops.run.find.attach import report_of
 from fleet.ops.run.follow.stopping import LEAVE
-from fleet.ops.run.kept.documents import RUN
+from fleet.ops.run.kept.documents import RUN, SILENT_SECONDS
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import SCRIPT, SOON_SECONDS, Asking, ended_in_queue, has_ended, keep_end
 from fleet.ops.run.kept.reader import Onlooker, look_until
@@ -29,7 +29,6 @@ from fleet.sources.queue import Queue, Standing, State
 
 OUTPUT = "job.out"
 BRING_SECONDS = 10.0  # a shared file system shows a file of another machine within this time
-SILENT_SECONDS = 45.0  # without a sign of life of a run's coordinator in the folder
 
 
 @dataclass(frozen=True)
