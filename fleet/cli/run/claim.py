@@ -35,9 +35,8 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    if (
-        attempt and code is not None and not is_final(runs_dir / run)
-    ):  # the user has put the job of a failed run back into the queue
+    # a user has put the job of a failed run back into the queue, or the queue has, after a signal of unknown origin
+    if attempt and code is not None and not is_final(runs_dir / run):
         # a process that led the run meanwhile may write another one
         with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()

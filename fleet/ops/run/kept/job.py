@@ -33,7 +33,7 @@ SCRIPT, HAS_ENDED = "job.sh", "has-ended"  # HAS_ENDED: the kind of the error if
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?(@[\w.-]{1,64})?", re.ASCII)  # JOB, JOB_TASK of an array; @CLUSTER
 SOON_SECONDS = 3.0  # by then a job has started, or the queue knows why it waits
 BACK_OFF = 1.3
-FOR_GOOD = "done", "stop", "interrupt"  # who ended a run that no queue begins again, see Verdict
+FOR_GOOD = "done", "stop"  # who ended a run that no queue begins again, see Verdict. A signal may be a node's reboot
 
 
 def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
