@@ -41,10 +41,10 @@ def on_each(
             runtime.emit(Started(host.name, what))
             return task(session, host)
 
-    return over(hosts, runtime, one, what, drain)
+    return for_each_host(hosts, runtime, one, what, drain)
 
 
-def over(
+def for_each_host(
     hosts: Sequence[Host],
     runtime: Runtime,
     one: Callable[[Host], Result],
@@ -75,7 +75,7 @@ def answers_of(
         answers[host.name] = work(host)
         return Result(host.name, ok=True)
 
-    results = over(hosts, runtime, one, what)
+    results = for_each_host(hosts, runtime, one, what)
     failures = {result.host: result for result in results if not result.ok}
     return {result.host: answers[result.host] for result in results if result.ok}, failures
 

@@ -18,7 +18,7 @@ from fleet.node.base.beneath import LINKS, check_folder, inside_of, is_ours, rea
 from fleet.node.base.errors import Refused, closing, on_os_error
 from fleet.node.base.files import open_regular, replace_file
 from fleet.node.base.files import private as private
-from fleet.node.base.locks import alone
+from fleet.node.base.locks import exclusive_lock
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
 
@@ -107,7 +107,7 @@ def add_line(place: Path, name: str, line: str, most: int) -> None:
     """Adds a line to a file in the folder .fleet below `place`, which keeps the last `most` of them. Two processes may
     do so at once. Raises UsageError if that folder is another user's; OSError."""
     path = home(place) / name
-    with open(f"{path}.lock", "ab", opener=private) as lock, alone(lock.fileno()):
+    with open(f"{path}.lock", "ab", opener=private) as lock, exclusive_lock(lock.fileno()):
         text = "".join(f"{each}\n" for each in [*lines_of(path), line][-most:])
         replace_file(os.fsencode(path), os.fsencode(text), 0o600)
 
@@ -175,7 +175,7 @@ def seal(*values: object) -> str | None:
     # without a home, or with another user's; RecursionError is a RuntimeError
     with best_effort("seal what is recorded by the key in ~/.fleet", (OSError, UsageError, RuntimeError)):
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
-        with open(home(Path.home()) / KEY, "a+b", opener=private) as file, alone(file.fileno()):
+        with open(home(Path.home()) / KEY, "a+b", opener=private) as file, exclusive_lock(file.fileno()):
             file.seek(0)
             key = file.read(KEY_BYTES)
             if len(key) < KEY_BYTES:

@@ -79,7 +79,7 @@ def failed(
     for rank, name in enumerate(HOSTS):
         node = gang.nodes[name]
         ahead = (skew or {}).get(name, 0.0)
-        node.clock.heard(50.0 + ahead, 50.0)
+        node.clock.receive(50.0 + ahead, 50.0)
         node.ended = True
         logs[name].write(f"rank{rank}.err", 0, (texts or {}).get(rank, "").encode())
         logs[name].write(f"rank{rank}.out", 0, (outs or {}).get(rank, "").encode())

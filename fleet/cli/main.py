@@ -82,7 +82,7 @@ def cli() -> None:
         raise UsageError(f"the current folder is gone: {error.strerror}", hint="cd to one that is there") from None
 
 
-def say(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
+def print_error(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
     """Prints the error that ended the command, as the contract has it. Returns the exit code."""
     if error.hosts:
         from fleet.cli.inventory import keep_failed
@@ -178,13 +178,13 @@ def _run(argv: Sequence[str], line: Line) -> int:
         from fleet.cli.line.slips import explained
 
         # --json may come after the mistake, where click does not parse it any more
-        return say(explained(error, argv), ctx, as_json="--json" in takewhile(lambda arg: arg != "--", argv))
+        return print_error(explained(error, argv), ctx, as_json="--json" in takewhile(lambda arg: arg != "--", argv))
     except (click.Abort, KeyboardInterrupt):
         return interrupted()
     except OptionError as error:
-        return say(spelled_out(error), ctx)
+        return print_error(spelled_out(error), ctx)
     except FleetError as error:
-        return say(error, ctx)
+        return print_error(error, ctx)
     except BrokenPipeError:
         # the reader of our output has ended; keep the interpreter from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -203,7 +203,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
             )
         if line.settings.verbose:
             traceback.print_exc()
-        return say(fault, ctx)
+        return print_error(fault, ctx)
 
 
 class Stderr(io.FileIO):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fleet import own
 from fleet.node.base.files import file_digest, replace_file
-from fleet.node.base.locks import alone
+from fleet.node.base.locks import exclusive_lock
 from fleet.protocol.state import FETCHED, HOME
 
 MOST_FOLDERS = 300  # those with the latest records
@@ -36,7 +36,7 @@ class Got(NamedTuple):
     host: str = ""
 
 
-def got(place: bytes, sha256: str, version: str = "", host: str = "") -> Got:
+def record_of(place: bytes, sha256: str, version: str = "", host: str = "") -> Got:
     """Returns the record of the file that is at a path now."""
     return Got(*_now(os.lstat(place)), sha256, version, host)
 
@@ -54,7 +54,7 @@ def digest_of(place: bytes) -> str | None:
     return None
 
 
-def still(place: bytes, known: Sequence[Got], info: os.stat_result | None = None) -> Got | None:
+def present_version(place: bytes, known: Sequence[Got], info: os.stat_result | None = None) -> Got | None:
     """Returns which of the known versions is at `place`, with its present times; None if it is none of them. The bytes
     are read only if the times or the inode differ from the record. info: lstat of the place."""
     try:
@@ -69,12 +69,12 @@ def still(place: bytes, known: Sequence[Got], info: os.stat_result | None = None
     return next((Got(*now, *each[4:]) for each in alike if each.sha256 == digest), None)
 
 
-def note(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
+def record_files(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
     """Records files that were put in place below `folder`, or will be. files: path in the folder -> the versions of
     which one is there. Raises OSError or UsageError if the record cannot be written."""
     real, path = os.path.realpath(folder), store_of(folder)
     own.home(Path.home(), FETCHED)
-    with open(path.with_name(".lock"), "ab", opener=own.private) as lock, alone(lock.fileno()):
+    with open(path.with_name(".lock"), "ab", opener=own.private) as lock, exclusive_lock(lock.fileno()):
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
@@ -96,7 +96,7 @@ def unchanged(root: Path) -> set[str]:
         around, files = _read(path, real)
         for name, known in files.items():
             full = around + name
-            if full.startswith(real) and still(os.fsencode(full), known):
+            if full.startswith(real) and present_version(os.fsencode(full), known):
                 found.add(full[len(real) :])
     return found
 

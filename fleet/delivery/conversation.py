@@ -152,7 +152,7 @@ class Answers:
         self.force, self._request = request.force, request
         self._shown: set[str] = set()
 
-    def until(self, talk: Conversation, program: Program, name: str) -> Consent | Own | Lacks | Need:
+    def answer_until_need(self, talk: Conversation, program: Program, name: str) -> Consent | Own | Lacks | Need:
         """Answers a node's requests. Returns its first message that is not a request: what it lacks, or what needs
         consent."""
         lists: dict[str, list[Any]] = {}

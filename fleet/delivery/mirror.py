@@ -26,7 +26,7 @@ from fleet.delivery.own_files import MOST, OTHER, question, refusal
 from fleet.delivery.parcels import Parcels
 from fleet.delivery.source_id import identified, marked
 from fleet.delivery.tree import CHANGED, Tree, grown_notice, hard_links, scan, with_payload
-from fleet.each import over
+from fleet.each import for_each_host
 from fleet.errors import HostFailed, ProtocolError
 from fleet.events import Notice, Progress, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -194,7 +194,7 @@ class _Mirroring:
                 program.go_on(spec)
                 return self._one(host, Conversation(program, runtime, waiting), program, turns.locked)
 
-        return over(hosts, replace(runtime, emit=turns.watch(runtime.emit)), one, COMPARING)
+        return for_each_host(hosts, replace(runtime, emit=turns.watch(runtime.emit)), one, COMPARING)
 
     def _one(self, host: Host, conversation: Conversation, program: Program, locked: Callable[[str], None]) -> Result:
         tree, name, dest = self._tree, host.name, self._plan.dests[host.name]
@@ -218,7 +218,7 @@ class _Mirroring:
         fetched = sorted(tree.brought)
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=fetched)
         program.send_bytes(message)
-        need = self._answers.until(conversation, program, name)
+        need = self._answers.answer_until_need(conversation, program, name)
         if need["event"] == "consent":
             self._others += need["sources"] if need["to"] == "sources" else []
             return refusal(need, name, self._plan.consent)

@@ -25,7 +25,7 @@ from fleet import own
 from fleet.best_effort import best_effort
 from fleet.delivery.git import NoAnswer, ask
 from fleet.node.base.files import replace_file
-from fleet.node.base.locks import alone
+from fleet.node.base.locks import exclusive_lock
 from fleet.protocol.messages.code import Source
 from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
@@ -111,7 +111,7 @@ def _known(root: str) -> str:
     """Returns the id of a source, by its witness and its record. Makes both if needed. Raises OSError."""
     store, carrier = own.home(Path.home()) / SOURCE_IDS, _carrier(root)
     top, file, inside = carrier
-    with open(f"{store}.lock", "ab", opener=own.private) as lock, alone(lock.fileno()):
+    with open(f"{store}.lock", "ab", opener=own.private) as lock, exclusive_lock(lock.fileno()):
         records, witness = _read(store), _witness(carrier)
         mine, is_copy = _recorded(records, witness, top)
         if witness is None or is_copy:

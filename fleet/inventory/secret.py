@@ -41,7 +41,7 @@ OPTIONS = ("--env", "--env-expand", "--var")
 COMMAND = "--notify"  # an option whose value is a command
 
 
-def kept(name: str, value: str) -> str | None:
+def unless_secret(name: str, value: str) -> str | None:
     """Returns the value if it is a setting, a number, a path or plain text, None if it may be a secret."""
     if any(found.search(value) for found in (_GIVEN_AWAY, _NAMED)) or SECRET.search(name):
         return None
@@ -59,12 +59,12 @@ def has_secret_part(value: str) -> bool:
     return _NAMED.search(value) is not None
 
 
-def kept_of(env: Mapping[str, str]) -> dict[str, str | None]:
+def without_secrets(env: Mapping[str, str]) -> dict[str, str | None]:
     """Returns name -> value, None for a value that may be a secret."""
-    return {name: kept(name, value) for name, value in env.items()}
+    return {name: unless_secret(name, value) for name, value in env.items()}
 
 
-def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = kept) -> list[str]:
+def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = unless_secret) -> list[str]:
     """Returns a command line for display. *** replaces a value that may be a secret, in options that take NAME=VALUE or
     a command. The arguments after -- are unchanged."""
 

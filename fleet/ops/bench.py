@@ -111,13 +111,13 @@ def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions
         try:
             with Program(sessions.get(host), "preflight.bench", specs[host.name]) as program:
                 ports[host.name] = first_message(program, FreePort, timeout=BENCH_SECONDS, cancel=cancel)["port"]
-                meeting.come(host.name)
+                meeting.arrive(host.name)
                 meeting.wait(BENCH_SECONDS, cancel)
                 order = orders(ports).get(host.name, Order("false", []))
                 program.send({"op": "run", **order._asdict()})
                 return last_message(program, Benched, timeout=BENCH_SECONDS, cancel=cancel)
         finally:
-            meeting.come(host.name)
+            meeting.arrive(host.name)
 
     cancel = sessions.runtime.cancel
     ended, errors = sessions.each(tuple(hosts), task, "measuring")

@@ -12,7 +12,7 @@ from pathlib import Path
 from fleet import own
 from fleet.codec import decode, plain
 from fleet.node.base.files import replace_file
-from fleet.node.base.locks import alone
+from fleet.node.base.locks import exclusive_lock
 from fleet.protocol.state import HEALTH, HOME
 from fleet.rules.history import Kept, errors_of
 from fleet.sources import SOURCES
@@ -52,6 +52,6 @@ def keep(change: Callable[[list[Kept]], list[Kept]]) -> None:
     if not change(kept) and not wrong:
         return
     folder = own.home(Path.home(), HEALTH)
-    with open(folder / ".lock", "ab", opener=own.private) as lock, alone(lock.fileno()):
+    with open(folder / ".lock", "ab", opener=own.private) as lock, exclusive_lock(lock.fileno()):
         kept = sorted(change(load()[0]), key=lambda each: (bool(errors_of(each)), each.at))[-MOST_KEPT:]
         replace_file(os.fsencode(folder / FILE), json.dumps(plain(kept)).encode(), 0o600)

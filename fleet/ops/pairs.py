@@ -105,7 +105,7 @@ class Meeting:
     def __init__(self, names: set[str]) -> None:
         self._missing, self._lock, self._all = names, threading.Lock(), threading.Event()
 
-    def come(self, name: str) -> None:
+    def arrive(self, name: str) -> None:
         with self._lock:
             self._missing.discard(name)
             if not self._missing:
@@ -156,7 +156,7 @@ def visit(
                     raise ProtocolError("it listens at other addresses than it was to", host.name)
                 ports[host.name] = listening
                 for wanted, begin, end in zip(rounds, begins, over, strict=True):
-                    begin.come(host.name)
+                    begin.arrive(host.name)
                     begin.wait(LISTEN_SECONDS, cancel)
                     visits = targets(wanted[host.name])
                     orders = [[address, port, tokens[other]] for other, address, port in visits]
@@ -165,12 +165,12 @@ def visit(
                     if not len(answer["reached"]) == len(answer["links"]) == len(visits):
                         raise ProtocolError("its results are not of the visits that it was to make", host.name)
                     answers.append((visits, answer))
-                    end.come(host.name)
+                    end.arrive(host.name)
                     end.wait(seconds + DIAL_SECONDS, cancel)
                 return answers
         finally:
             for meeting in (*begins, *over):
-                meeting.come(host.name)
+                meeting.arrive(host.name)
 
     found, _ = sessions.each(tuple(hosts), task, "the network")
     how: dict[tuple[str, str, str], How] = {}

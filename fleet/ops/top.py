@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fleet import fanout
 from fleet.answers.hosts import HostSampled
-from fleet.each import failed, over
+from fleet.each import failed, for_each_host
 from fleet.errors import FleetError, Interrupted, UsageError
 from fleet.model import Host, Report, Result, exit_code_of
 from fleet.ops.plans import RequestPlan
@@ -65,7 +65,7 @@ def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
 
     most = runtime.fanout if request.count else len(hosts)
     fanout.check_limits(len(hosts), most)
-    results = over(hosts, replace(runtime, fanout=most), one, "sampling")
+    results = for_each_host(hosts, replace(runtime, fanout=most), one, "sampling")
     return Report("top", results, exit_code_of(results))
 
 

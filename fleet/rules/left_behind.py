@@ -42,7 +42,7 @@ def left(view: View) -> list[str]:
     return view.get("stuck") or [str(pid) for pid in view.get("left") or ()]
 
 
-def undying(view: View) -> str | None:
+def survivors_text(view: View) -> str | None:
     return f"processes that would not die: {', '.join(left(view))}" if left(view) else None
 
 

@@ -20,7 +20,7 @@ from fleet.background import unattended
 from fleet.errors import Interrupted, UsageError
 from fleet.model import Host
 from fleet.own import own_umask
-from fleet.tasks.ground import Sink, current_sink, ground
+from fleet.tasks.ground import Sink, current_sink, task_state
 from fleet.tasks.runner import LocalRunner, RemoteRunner
 from fleet.transport.base import Session, Target
 from fleet.transport.ssh.adapter import paramiko
@@ -71,11 +71,11 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             "identity_file": self._identity_file(),
             "proxy_jump": jump(self.gateway) if self.gateway else None,
         }
-        known = ground().host(str(self.original_host), **given)
+        known = task_state().host(str(self.original_host), **given)
         self._set(known=known, owner=current_sink())
         if password := self.connect_kwargs.get("password"):
-            ground().passwords[known.name] = password
-        target = resolve(known, ground().config)
+            task_state().passwords[known.name] = password
+        target = resolve(known, task_state().config)
         self.original_host, self.host, self.user, self.port = known.name, target.address, target.user, target.port
 
     def _identity_file(self) -> str | None:
@@ -94,7 +94,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
     def open(self) -> None:
         if self.is_connected:
             return
-        runtime = ground().running()
+        runtime = task_state().running()
         if runtime.cancel.is_set():
             raise Interrupted("interrupted", host=self.known.name)
         session = runtime.transport.connect(self.known, runtime.cancel)
@@ -106,7 +106,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
 
         forget = runtime.cancel.on_set(lambda: unattended("end", end))
         self._set(session=session, forget=forget)
-        ground().opened.append(self.close)
+        task_state().opened.append(self.close)
         self.transport = getattr(session, "link", None)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             parts = {"host": self.host, "user": self.user, "port": self.port, "dirname": folder, "basename": name}
             path = os.path.abspath(given := os.fspath(local).format(**parts))
             whole = given.endswith(os.sep) or os.path.isdir(path)
-            ground().claim(os.path.join(path, name) if whole else path, self.known.name)
+            task_state().claim(os.path.join(path, name) if whole else path, self.known.name)
         result = Transfer(self).get(remote, local, preserve_mode=False)
         if preserve_mode and isinstance(result.local, str):  # never more rights than the umask allows
             mode = self.sftp().stat(result.remote).st_mode or 0
@@ -188,7 +188,7 @@ def jump(gateway: Any) -> str:
         )
     first = f"{jump(gateway.gateway)}," if gateway.gateway else ""
     own = gateway.known
-    if own in ground().inventory.hosts:
+    if own in task_state().inventory.hosts:
         return first + own.name
     return f"{first}{Target(gateway.host, gateway.port, gateway.user)}"
 
@@ -202,7 +202,7 @@ class Group(fabric.ThreadingGroup):  # type: ignore[misc]
             connection._set(many=len(self) > 1)
 
     def _do(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        runtime = ground().running()
+        runtime = task_state().running()
         results = fabric.group.GroupResult()
         for connection, outcome in fanout.run(
             list(self), lambda each: getattr(each, method)(*args, **kwargs), limit=runtime.fanout, cancel=runtime.cancel

@@ -23,7 +23,7 @@ from invoke.tasks import Call, Task
 from fleet.errors import FleetError, InventoryError, UsageError
 from fleet.model import Host, Inventory
 from fleet.tasks import connection as connection  # replaces fabric's classes before any task file is read
-from fleet.tasks.ground import ground
+from fleet.tasks.ground import task_state
 from fleet.tasks.runner import LocalRunner
 
 Where = Literal["each", "group", "here"]
@@ -145,7 +145,7 @@ def _where(task: Any) -> Where:
 def _host(made: dict[str, Any]) -> Host:
     """Returns the host of a Connection's arguments."""
     derived = fabric.connection.derive_shorthand(made["host"])
-    return ground().host(
+    return task_state().host(
         derived["host"], user=made.get("user") or derived["user"], port=made.get("port") or derived["port"]
     )
 

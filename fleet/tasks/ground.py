@@ -92,7 +92,7 @@ def printed_by_host() -> Iterator[None]:
 
 
 @dataclass
-class Ground:
+class TaskState:
     """Holds the state that the tasks of one `fleet play` share. inventory: all hosts, any of which a task may connect
     to.
 
@@ -145,15 +145,15 @@ class Ground:
         return replace(found, **{key: value for key, value in given.items() if value is not None})
 
 
-_ground = Ground(Inventory(()))
+_ground = TaskState(Inventory(()))
 
 
-def ground() -> Ground:
+def task_state() -> TaskState:
     return _ground
 
 
 @contextmanager
-def standing_on(new: Ground) -> Iterator[Ground]:
+def using_state(new: TaskState) -> Iterator[TaskState]:
     global _ground
     before, _ground = _ground, new
     try:

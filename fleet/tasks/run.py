@@ -14,7 +14,7 @@ from invoke.exceptions import AuthFailure, CommandTimedOut, Exit, ThreadExceptio
 from fleet import fanout
 from fleet.answers.hosts import TaskEnded
 from fleet.codec import T
-from fleet.each import failed, over
+from fleet.each import failed, for_each_host
 from fleet.errors import EXIT_OK, DeadlineError, FleetError, HostFailed, Interrupted, Reason
 from fleet.events import Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -23,7 +23,7 @@ from fleet.runtime import Runtime
 from fleet.spool import Spool
 from fleet.tasks import connection
 from fleet.tasks.files import Step, TaskFile, where_of
-from fleet.tasks.ground import Sink, ground, printed_by_host, printing_to
+from fleet.tasks.ground import Sink, printed_by_host, printing_to, task_state
 
 OnStep = Callable[[Step, Report], None]
 
@@ -66,7 +66,7 @@ def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report
             try:
                 found = running.run()
             finally:
-                ground().close()
+                task_state().close()
             results |= {result.host: result for result in found}
             report = Report("play", found, exit_code_of(found))
             reports.append(report)
@@ -97,7 +97,7 @@ class _Running:
         # a step may have the same host twice, for two users
         made = {id(host): each for host, each in zip(hosts, self.step.connections, strict=True)}
         if self.step.where == "each":
-            return over(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
+            return for_each_host(hosts, self.runtime, lambda host: self._one(host, made[id(host)]), self.step.name)
         if self.step.where == "group":
             return self._bounded(lambda: self._group(hosts, made))
         self._bounded(self._here)

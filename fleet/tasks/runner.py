@@ -19,7 +19,7 @@ from fleet.errors import Interrupted, UsageError
 from fleet.inventory.fields import ENV_NAME
 from fleet.ops.execute import END_SECONDS
 from fleet.runtime import Runtime
-from fleet.tasks.ground import Printed, current_sink, ground
+from fleet.tasks.ground import Printed, current_sink, task_state
 from fleet.transport.command import Command, CommandSpec, one_line, quoted
 from fleet.transport.local import end
 from fleet.transport.program import SILENCE_SECONDS
@@ -73,10 +73,10 @@ class LocalRunner(_Shown, Local):
 
     def start(self, command: str, shell: str, env: dict[str, Any]) -> None:
         super().start(command, shell, env)
-        runtime = ground().runtime
+        runtime = task_state().runtime
         if runtime is not None and not self.using_pty:
             self.ended_by_cancel(runtime, self._end)
-            ground().opened.append(lambda: self._leave(runtime))
+            task_state().opened.append(lambda: self._leave(runtime))
         if not self.typed_into:
             self.close_proc_stdin()
 
@@ -112,7 +112,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         return self._run(command)
 
     def _run(self, command: str) -> Any:
-        runtime, host = ground().running(), self.context.known
+        runtime, host = task_state().running(), self.context.known
         timeout = self.opts["timeout"]
         outputs: tuple[list[str], list[str]] = ([], [])
         decoders = [codecs.getincrementaldecoder(self.encoding)("replace") for _ in STREAMS]
@@ -152,7 +152,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
             if not ENV_NAME.fullmatch(name):
                 raise UsageError(f"env of a task: {name!r} is not a variable's name", hint="letters, digits and _")
             _nul_in(str(given[name]), f"env of a task: {name}")
-        known = ground().inventory.env_for(self.context.known)
+        known = task_state().inventory.env_for(self.context.known)
         return {**known, **{name: str(value) for name, value in given.items()}}
 
     # -- over a channel of its own -------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
         super().start(f"exec sh -c {quote(line)}", shell, {})
         if given and not self.using_pty:
             self.channel.sendall(os.fsencode(one_line(f"export {given}") + "\n"))
-        self.ended_by_cancel(ground().running(), self.channel.close)
+        self.ended_by_cancel(task_state().running(), self.channel.close)
         if not self.typed_into:
             self.close_proc_stdin()
 
@@ -177,6 +177,6 @@ class RemoteRunner(_Shown, Remote):  # type: ignore[misc]
             self.channel.status_event.wait(0.2)
 
     def returncode(self) -> Any:
-        if ground().running().cancel.is_set():
+        if task_state().running().cancel.is_set():
             raise Interrupted("interrupted", host=self.context.known.name)
         return super().returncode()

@@ -257,7 +257,7 @@ class Transport(Protocol):
         """Closes the connections that hosts share (to gateways). Never raises."""
 
 
-class Near:
+class Unrouted:
     """Base of transports that open no connection themselves: they resolve no address and use no gateway."""
 
     def resolve(self, host: Host) -> None:

@@ -19,7 +19,7 @@ from fleet.best_effort import best_effort
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.node.base.errors import on_failure
-from fleet.transport.base import Cancel, ConnectOptions, Near, Session
+from fleet.transport.base import Cancel, ConnectOptions, Session, Unrouted
 from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
@@ -226,7 +226,7 @@ class LocalSession(Started[ProcessChannel]):
         return ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())
 
 
-class LocalTransport(Near):
+class LocalTransport(Unrouted):
     """Runs all commands on this machine, whatever the host's name is. It is used on request only."""
 
     name = "local"

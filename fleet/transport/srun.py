@@ -16,7 +16,7 @@ from typing import Any
 from fleet.errors import ConnectError
 from fleet.model import Host
 from fleet.node.delivery.chain.link import Link
-from fleet.transport.base import Cancel, ConnectOptions, JobEnd, Near, Once, Session
+from fleet.transport.base import Cancel, ConnectOptions, JobEnd, Once, Session, Unrouted
 from fleet.transport.relay import RelayChannel
 from fleet.transport.slurm import PAUSE_SECONDS, job_of, jobs_of, why_over
 from fleet.transport.step import Step
@@ -37,7 +37,7 @@ class SrunSession(Started[RelayChannel]):
         return self._step.start(self.host, command, self._seconds)
 
 
-class SrunTransport(Near):
+class SrunTransport(Unrouted):
     """Starts processes on the nodes of the allocation that this process runs in."""
 
     name = "srun"

@@ -64,7 +64,7 @@ MUTANTS = [
         "status = before[STATUS] if before and path not in self.seen else SEEN",
         "status = DELIVERED",
     ),
-    Mutant("what get brought is known", "3", GET + "place.py", "brought.note(self.to, files)", "pass"),
+    Mutant("what get brought is known", "3", GET + "place.py", "brought.record_files(self.to, files)", "pass"),
     Mutant("what get brought stays here", "3", "delivery/tree.py", "fetched = unchanged(root)", "fetched = set[str]()"),
     Mutant(
         "own files are in the way",

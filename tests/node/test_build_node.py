@@ -110,7 +110,7 @@ def test_all_that_a_command_printed_is_heard_and_no_more_waited_for(line: str) -
 
     child = child_processes.started(["sh", "-c", line], dict(os.environ), "/")
     try:
-        assert child_processes.heard(child, take) and b"".join(said) == b"a\nb\n"
+        assert child_processes.read_to_end(child, take) and b"".join(said) == b"a\nb\n"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

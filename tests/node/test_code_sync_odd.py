@@ -132,7 +132,7 @@ def test_a_node_that_copies_what_it_has_gets_on(tmp_path: Path, monkeypatch: pyt
         SimpleNamespace(stage=stage, full=lambda path: os.fsencode(tmp_path / path))  # type: ignore[arg-type]
     )
     moves: list[int] = []
-    monkeypatch.setattr(code_sync, "moved", lambda: moves.append(large.at))
+    monkeypatch.setattr(code_sync, "count_progress", lambda: moves.append(large.at))
     large.fill(["large", "f", 0o644, 4 * code_sync.CHUNK, 1, ""], 4 * code_sync.CHUNK)
     large.finish()
     assert moves == [n * code_sync.CHUNK for n in range(4)]

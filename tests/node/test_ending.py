@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.node.run.heed import heed
+from fleet.node.run.heed import carry_out
 from fleet.node.run.start.containers import Apart
 from fleet.node.run.start.ending import RECORD_GRACE, Ending
 from fleet.node.run.start.engine import CodeLock
@@ -162,7 +162,7 @@ def test_a_run_that_was_left_outlives_its_lease(folder: Path) -> None:
     kept = supervisor(folder, clock, lease=6.0)
     assert looked(kept, clock, 3.0) is None
     (folder / "spec.json").write_text(json.dumps({"lease": 6.0}))
-    assert heed("r", str(folder), {"op": "detach"})
+    assert carry_out("r", str(folder), {"op": "detach"})
     assert looked(kept, clock, 300.0) is None
 
 

@@ -57,7 +57,7 @@ def test_the_kernels_own_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     say("Out of memory: Killed process 4242 (python3)")
     say("I/O error " + "x" * 500)
     monkeypatch.setattr(kernel_log.os, "read", slowly)
-    memory, disk = (line for line in log.told(str(folder), None) if ours in line["text"])
+    memory, disk = (line for line in log.relevant_lines(str(folder), None) if ours in line["text"])
     assert memory["text"].endswith("Killed process 4242 (python3)") and memory["rank"] == 3
     assert abs(memory["time"] - clock.now) < 60.0 and disk["rank"] is None and len(disk["text"]) == MAX_LENGTH
 
@@ -68,10 +68,10 @@ def test_where_only_dmesg_tells(folder: Path, tmp_path: Path, monkeypatch: pytes
     before = f"[{now - 100 - now * 1e-3:12.6f}] Out of memory: Killed process 4242 (before)"
     said = [f"[{now + n:12.6f}] Out of memory: Killed process {4240 + n} (python3)" for n in range(9)]
     dmesg(tmp_path, monkeypatch, "\n".join([before, "no such line", *said]))
-    told = KernelLog(clock=clock, kmsg=NONE).told(str(folder), None)
+    told = KernelLog(clock=clock, kmsg=NONE).relevant_lines(str(folder), None)
     assert [line["text"].split()[5] for line in told] == [str(4240 + n) for n in range(9)][-MAX_LINES:]
     dmesg(tmp_path, monkeypatch, "\n".join([before, said[2]]))
-    (line,) = KernelLog(clock=clock, kmsg=NONE).told(str(folder), began=200.0)
+    (line,) = KernelLog(clock=clock, kmsg=NONE).relevant_lines(str(folder), began=200.0)
     assert line["rank"] == 3 and line["time"] == now + 2
 
 
@@ -79,23 +79,25 @@ def test_no_program_is_started_for_ranks_that_ended_as_they_were_told(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dmesg(tmp_path, monkeypatch, f"[{(clock := HandClock()).now:.6f}] Out of memory: Killed process 1 (x)")
-    assert len(KernelLog(clock=clock, kmsg=NONE).told(str(folder), None)) == 1
-    assert KernelLog(clock=clock, kmsg=NONE).told(str(folder), began=99.0) is None
+    assert len(KernelLog(clock=clock, kmsg=NONE).relevant_lines(str(folder), None)) == 1
+    assert KernelLog(clock=clock, kmsg=NONE).relevant_lines(str(folder), began=99.0) is None
 
 
 def test_a_container_is_told_by_its_cgroup(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dmesg(tmp_path, monkeypatch, "")
     log = KernelLog(kmsg=NONE)
     monkeypatch.setattr(kernel_log, "oom_kills", lambda: log.kills + 2)
-    assert [line["text"] for line in log.told(str(folder), None)] == ["oom_kill 2 in memory.events of the cgroup"]
+    assert [line["text"] for line in log.relevant_lines(str(folder), None)] == [
+        "oom_kill 2 in memory.events of the cgroup"
+    ]
 
 
 def test_a_machine_that_tells_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        assert KernelLog(kmsg=NONE).told(str(folder), None) is None, "neither dmesg nor journalctl is there"
+        assert KernelLog(kmsg=NONE).relevant_lines(str(folder), None) is None, "neither dmesg nor journalctl is there"
     dmesg(tmp_path, monkeypatch, "")
-    assert KernelLog(kmsg=NONE).told(str(folder), None) == []
+    assert KernelLog(kmsg=NONE).relevant_lines(str(folder), None) == []
 
 
 @pytest.mark.parametrize("data", [None, b"", b"[1.0] Killed process 1\n", b"6,x,y;Killed process 1\n", b"6,1\n"])
@@ -104,4 +106,4 @@ def test_what_is_no_kernels_log(folder: Path, tmp_path: Path, data: bytes | None
     if data is not None:
         (tmp_path / "kmsg").write_bytes(data)
     kmsg = os.devnull if data is None else str(tmp_path / "kmsg")
-    assert KernelLog(0.0, kmsg=kmsg).told(str(folder), None) == []
+    assert KernelLog(0.0, kmsg=kmsg).relevant_lines(str(folder), None) == []

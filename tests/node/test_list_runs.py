@@ -62,7 +62,7 @@ def test_live_runs_and_those_that_ended(run: str, home: Path) -> None:
     assert answer("run.stop", {"run": run, "grace": 60.0, "reason": "x"}, home)["left"] == []
     assert (runs(home), runs(home, live=False)) == ([], [run])
     folder = str(folder_of(home, run))
-    until(lambda: not run_folder.owners(folder))  # its guardian looks around before it ends
+    until(lambda: not run_folder.live_supervisors(folder))  # its guardian looks around before it ends
     (found,) = decode(RunsHere, answer("run.list_runs", {"prefix": "", "live": False}, home))["runs"]
     assert [end["signal"] for end in found["ended"]] == [15] and not found["alive"], found
 
@@ -96,7 +96,7 @@ look = run_folder.read_status
 def read_status(path):
     status = look(path)
     open(%r, "w").close()
-    while run_folder.owners(path):
+    while run_folder.live_supervisors(path):
         time.sleep(0.02)
     return status
 run_folder.read_status = list_runs.read_status = read_status

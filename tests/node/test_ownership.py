@@ -303,8 +303,8 @@ def test_what_get_brought_is_not_sent_back_nor_are_folders_of_nothing_else(
     (source / "train.py").write_text("1")
     dest.mkdir()
     path = b"n1/out/last.pt"
-    got = brought.got(os.fsencode(source) + b"/" + path, "0" * 64)
-    brought.note(source, {os.fsdecode(path): [got]})
+    got = brought.record_of(os.fsencode(source) + b"/" + path, "0" * 64)
+    brought.record_files(source, {os.fsdecode(path): [got]})
     assert mirror(source, dest).ok and sorted(path.name for path in dest.iterdir()) == ["train.py"]
     (source / "n1/out/last.pt").write_text("edited here")
     assert mirror(source, dest).ok and (dest / "n1/out/last.pt").read_text() == "edited here"

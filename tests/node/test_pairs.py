@@ -235,7 +235,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch, *visits: tuple[str, int | None]) ->
         with monkeypatch.context() as patch:
             patch.setattr(preflight, "ANSWER_SECONDS", 0.5)
             node = preflight.Pairs()
-            node.heed({"op": "dial", "seconds": 0.0, "visits": orders})
+            node.queue_order({"op": "dial", "seconds": 0.0, "visits": orders})
             node.serve(time.monotonic() + 1.5)
             os.close(node.bell)
             os.close(node.ring)

@@ -68,7 +68,7 @@ def test_a_run_that_ends_before_it_is_asked_keeps_its_end(
 ) -> None:
     start(home, run, ["sh", "-c", f"until [ -e {home}/go ]; do sleep 0.1; done; exit 3"])
     monkeypatch.setenv("HOME", str(home))
-    look = run_folder.owners
+    look = run_folder.live_supervisors
 
     def owners(folder: str) -> list[dict[str, Any]]:
         """Those that are left when this program, on a node with much to do, comes to look."""
@@ -76,7 +76,7 @@ def test_a_run_that_ends_before_it_is_asked_keeps_its_end(
         until(lambda: not look(folder))
         return []
 
-    monkeypatch.setattr(stop_program, "owners", owners)
+    monkeypatch.setattr(stop_program, "live_supervisors", owners)
     assert stop_program.stop({"run": run, "grace": 0.5, "reason": "asked"})[0] == []
     assert (final(home, run)["state"], final(home, run)["engine_status"]) == ("exited", 3)
 
@@ -207,7 +207,7 @@ def test_what_hangs_in_the_kernel_is_told_now_and_before_the_next_run(
         until(lambda: "request_wait" in Path(f"/proc/{pid}/wchan").read_text())
         for who in (record["guardian"]["pid"], record["pid"]):
             os.kill(who, signal.SIGKILL)
-        until(lambda: not run_folder.owners(str(folder_of(home, run))))
+        until(lambda: not run_folder.live_supervisors(str(folder_of(home, run))))
         monkeypatch.setenv("HOME", str(home))
         clock = HandClock(0.0, lambda: clock.now > RECORD_GRACE + 2.0 and marked(run) != [pid], least=1.0)
         said = stop_program.stopped({"run": run, "grace": 0.0, "reason": "asked"}, clock)
@@ -250,14 +250,14 @@ def test_an_attempt_that_begins_just_now_is_not_ended(home: Path, run: str, monk
     start(home, run, ranks_argv("exec sleep 1000"))
     until(lambda: marked(run))
     monkeypatch.setenv("HOME", str(home))
-    look, seen = run_folder.owners, []
+    look, seen = run_folder.live_supervisors, []
 
     def owners(folder: str) -> list[dict[str, Any]]:
         """Those of the attempt before at the first look."""
         seen.append(folder)
         return look(folder) if len(seen) > 1 else []
 
-    monkeypatch.setattr(run_folder, "owners", owners)
+    monkeypatch.setattr(run_folder, "live_supervisors", owners)
     assert stop_program.remains() == [] and marked(run)
 
 

@@ -56,7 +56,7 @@ class Story:
             rate = rates.get(name, 0.0) if isinstance(rates, Mapping) else rates(name, sender)
             room = self.chain.hops[sender].received if sender else hop.todo
             at = hop.received if hop.away else min(hop.received + int(rate * pause), max(room, hop.received))
-            self.chain.heard(name, at, at, self.now)
+            self.chain.record_report(name, at, at, self.now)
             hop.done = at >= hop.todo
         self.chain.orders()
 

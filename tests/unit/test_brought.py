@@ -28,8 +28,8 @@ def put(folder: Path, *names: str, text: str = "x") -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        notes[name] = [brought.got(bytes(path), hashlib.sha256(text.encode()).hexdigest())]
-    brought.note(folder, notes)
+        notes[name] = [brought.record_of(bytes(path), hashlib.sha256(text.encode()).hexdigest())]
+    brought.record_files(folder, notes)
 
 
 def test_only_what_nobody_has_changed_since(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_links_and_names_that_are_no_text(tmp_path: Path) -> None:
     name = os.fsdecode(b"n\xff\n")
     os.symlink("to", tmp_path / "p" / name)
     full = os.fsencode(tmp_path / "p" / name)
-    brought.note(tmp_path / "p", {name: [brought.got(full, hashlib.sha256(b"to").hexdigest())]})
+    brought.record_files(tmp_path / "p", {name: [brought.record_of(full, hashlib.sha256(b"to").hexdigest())]})
     assert brought.unchanged(tmp_path / "p") == {name}
     os.unlink(full)
     os.symlink("TO", full)

@@ -15,7 +15,7 @@ from fleet.model import Host, Inventory
 from fleet.ops import sync
 from fleet.ops.plans import Files
 from fleet.ops.run.end.failure import MISSING
-from fleet.ops.run.plan.here import Here
+from fleet.ops.run.plan.here import HeadCode
 from fleet.requests.sync import Sync
 from fleet.runtime import Runtime
 from fleet.transport.local import LocalTransport
@@ -101,7 +101,7 @@ def test_a_folder_that_cannot_be_written_and_a_damaged_record_are_no_hindrance(t
 def test_a_script_in_a_loop_of_links_is_in_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path)
-    here = Here(planned(Host("a", "a"), Host("b", "b"), script="loop/train.py"))
+    here = HeadCode(planned(Host("a", "a"), Host("b", "b"), script="loop/train.py"))
     assert here.script is None and not here.is_ours({"id": "0" * 32})
 
 

@@ -198,7 +198,7 @@ def test_each_agent_counts_its_own_restarts(gang: ElasticGang) -> None:
 def test_a_failure_that_an_engine_got_over_is_not_named_later(gang: ElasticGang) -> None:
     """Its node reported since that all of its ranks live again; then it is lost while all are stopped."""
     gang.rank_ended(end("b", 1, 3.0, 7))
-    gang.heard("b", {"event": "clock", "up": 1, "sent": 8.0}, 8.0)
+    gang.receive("b", {"event": "clock", "up": 1, "sent": 8.0}, 8.0)
     gang.rank_ended(end("c", 2, 20.0, 9))
     reason = gang.node_status("c", {"state": "exited", "engine_status": 1, "time": 20.2})
     assert reason and gang.stop(reason, 20.3)

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.node.gang.ends import Failure, RankEnd
 from fleet.node.gang.gang import Gang
-from fleet.ops.run.end.failure import elsewhere, hint, noted
+from fleet.ops.run.end.failure import cause_on_other_host, hint, kernel_lines
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import KernelLine
 from fleet.rules.ended import ended_by
@@ -36,11 +36,11 @@ def found(
     if other is not None:
         gang.rank_ended(RankEnd("b", 1, 1, 0, 1, None, 100.6))
     for host, offset in (("a", 0.0), ("b", 50.0)):  # b's clock is behind by 50 s
-        gang.nodes[host].clock.heard(100.0, 100.0 + offset)
+        gang.nodes[host].clock.receive(100.0, 100.0 + offset)
         gang.nodes[host].status = {"kernel": lines.get(host, [])}
     status = 137 if failure.what == "supervisor" else failure.exit_code
-    cause = ended_by(text, status, noted(failure, gang))
-    host, cause = elsewhere(cause, failure, gang, missing, lambda host, rank: other or "")
+    cause = ended_by(text, status, kernel_lines(failure, gang))
+    host, cause = cause_on_other_host(cause, failure, gang, missing, lambda host, rank: other or "")
     return host if cause.kernel else None
 
 

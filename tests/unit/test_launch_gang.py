@@ -37,7 +37,7 @@ def gang(
 ) -> Gang:
     g = gang_of({host: (rank, (ranks or {}).get(host, ())) for rank, host in enumerate("ab")}, least)
     for host, offset in (offsets or {}).items():
-        g.nodes[host].clock.heard(100.0 + offset, 100.0)
+        g.nodes[host].clock.receive(100.0 + offset, 100.0)
     return g
 
 
@@ -227,9 +227,9 @@ def test_ranks_without_an_end_are_known() -> None:
 
 def test_the_clock_takes_the_fastest_message() -> None:
     clock = Clock()
-    clock.heard(50.0, 103.0)
-    clock.heard(60.0, 110.5)
-    clock.heard(70.0, 125.0)
+    clock.receive(50.0, 103.0)
+    clock.receive(60.0, 110.5)
+    clock.receive(70.0, 125.0)
     assert clock.here(60.0) == pytest.approx(110.5)
 
 
@@ -286,7 +286,7 @@ def test_whatever_the_clocks_say_the_first_is_the_first(data: st.DataObject) -> 
         sent = 2000.0
         for delay in data.draw(st.permutations(delays)):
             sent += 1
-            g.nodes[host].clock.heard(sent + off[host], sent + delay)
+            g.nodes[host].clock.receive(sent + off[host], sent + delay)
         g.rank_ended(RankEnd(host, rank, rank, 0, 1, None, when + off[host]))
         assert -1e-6 <= g.nodes[host].clock.here(when + off[host]) - when <= 0.05 + 1e-6
     first = g.first()
@@ -313,6 +313,6 @@ def test_a_clock_that_drifts_is_followed() -> None:
     clock = Clock()
     for minute in range(3 * 24 * 60):  # 100 ppm slow, three days long
         true = minute * 60.0
-        clock.heard(true * (1 - 1e-4), true + 0.01)
+        clock.receive(true * (1 - 1e-4), true + 0.01)
     assert abs(clock.here(true * (1 - 1e-4)) - true) < 0.1
     assert len(clock.fastest) < 20

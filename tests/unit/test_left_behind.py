@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.rules.left_behind import undying
+from fleet.rules.left_behind import survivors_text
 
 HANGS = "7 (cat) hangs in the kernel, in nfs_wait"
 
@@ -21,4 +21,4 @@ HANGS = "7 (cat) hangs in the kernel, in nfs_wait"
     ],
 )
 def test_a_nodes_last_word(word: Any, said: str | None) -> None:
-    assert undying(word) == said
+    assert survivors_text(word) == said

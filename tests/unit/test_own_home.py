@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.delivery.brought import note
+from fleet.delivery.brought import record_files
 from fleet.errors import UsageError
 from fleet.lab.state import Folder
 from tests.in_process import fleet_here, typed
@@ -55,7 +55,7 @@ def make(maker: str) -> None:
     if maker == "lab":
         Folder().create()
     elif maker == "get":
-        note(Path.home(), {})
+        record_files(Path.home(), {})
     elif maker == "sync":
         fleet_here("a").sync(Path.home() / "work", str(Path.home() / "there"))
     else:

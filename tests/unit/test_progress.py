@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.delivery.chain.source import There
+from fleet.delivery.chain.source import NodeSource
 from fleet.errors import FleetError
 from fleet.model import Host, Inventory
 from fleet.ops import sync
@@ -50,7 +50,7 @@ def test_code_output_or_waiting_without_end(tree: Path) -> None:
 def test_data_of_a_node_that_never_lists_it(tree: Path) -> None:
     session: Any = Says(beats=True)
     session.host = Host("gpu1", "gpu1")
-    there = There(session, ["/x"], {}, None, 10.0, Cancel())
+    there = NodeSource(session, ["/x"], {}, None, 10.0, Cancel())
     try:
         with pytest.raises(FleetError, match="alive, and has got nowhere"):
             there.read()

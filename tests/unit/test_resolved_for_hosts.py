@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.ops.wheels.download import collect
-from fleet.ops.wheels.present import breaks, lay, present
+from fleet.ops.wheels.present import breaks, present, write_metadata
 from tests.in_process import fleet_here
 from tests.wheelmaker import make_wheel, offline_index, python_facts
 
@@ -76,7 +76,7 @@ def test_metadata_of_a_peer_is_written_again_by_its_names_and_versions(
 ) -> None:
     folder = tmp_path_factory.mktemp("site")
     found = python_facts(dists=dists)
-    lay(present(found), folder)
+    write_metadata(present(found), folder)
     written = {path.relative_to(folder).parts for path in folder.rglob("*") if path.is_file()}
     assert len(written) <= len(dists)
     for info, name in written:

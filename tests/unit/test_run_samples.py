@@ -82,7 +82,7 @@ def test_times_of_nodes_are_compared_by_one_clock(tmp_path: Path) -> None:
     it = Followed(tmp_path)
     for host in HOSTS:
         ahead = 1000.0 if host == "a" else 0.0
-        it.gang.nodes[host].clock.heard(ahead, 0.0)
+        it.gang.nodes[host].clock.receive(ahead, 0.0)
         it.write(host, 0.8 if host == "c" else 0.02, ahead)
     assert it.look() == ["c"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.inventory.secret import kept, masked, masked_argv, secret_in
+from fleet.inventory.secret import masked, masked_argv, secret_in, unless_secret
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from fleet.inventory.secret import kept, masked, masked_argv, secret_in
     ],
 )
 def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
-    assert kept(name, value) == value
+    assert unless_secret(name, value) == value
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_what_is_plainly_no_secret_is_kept(name: str, value: str) -> None:
     ],
 )
 def test_what_may_be_one_is_not(name: str, value: str) -> None:
-    assert kept(name, value) is None
+    assert unless_secret(name, value) is None
     assert masked(["fleet", "launch", "--env", f"{name}={value}", f"--env-expand={name}={value}", "x.py"]) == [
         *("fleet", "launch", "--env", f"{name}=***", f"--env-expand={name}=***", "x.py")
     ]

@@ -15,7 +15,7 @@ from fleet.cli.main import run
 from fleet.errors import ConnectError, UsageError
 from fleet.requests.submit import Submit
 from fleet.sources.queue import Standing, State
-from fleet.sources.slurm.queue import SlurmQueue, hint, standing
+from fleet.sources.slurm.queue import SlurmQueue, hint, standing_of
 from fleet.transport.base import Cancel
 from tests import stubs
 from tests.run_folders import an_id, run_folder
@@ -36,7 +36,7 @@ from tests.run_folders import an_id, run_folder
     ],
 )
 def test_states(line: str, state: State, name: str, code: int) -> None:
-    found = standing(*line.split("|", 3)[1:])
+    found = standing_of(*line.split("|", 3)[1:])
     assert (found.state, found.name, found.code) == (state, name, code)
     assert (found.begins is not None) == ("2026" in line and state is State.WAITING)
 

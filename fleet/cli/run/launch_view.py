@@ -21,7 +21,16 @@ from fleet.answers.run_start_events import Attached, Planned, Running, StepDone,
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
 from fleet.cli.screen.board import KEYS, Board, Shown
-from fleet.cli.screen.lines import Folding, Tracebacks, label, rests, show_bare, who, write_folded, write_line
+from fleet.cli.screen.lines import (
+    Folding,
+    Tracebacks,
+    flush_unfinished,
+    label,
+    show_bare,
+    who,
+    write_folded,
+    write_line,
+)
 from fleet.cli.screen.output import clean, inform, write_notice
 from fleet.cli.screen.progress import ProgressLine
 from fleet.errors import Reason
@@ -187,7 +196,7 @@ class LaunchView:
             lines, _ = self.tracebacks.due(time.monotonic(), everything=True)
             held += [Output(host, "stderr", line + b"\n", rank) for (host, rank), line in lines]
         with suppress(Exception):
-            held += self._board.streams.halves(self._taken[0] if self._taken else None)
+            held += self._board.streams.unfinished(self._taken[0] if self._taken else None)
         self._taken.extendleft(reversed(held))
         with Shown(self._names, quiet=self._level < 0, json=self._json, errors="stderr") as plain:
             for _, dropped in self._turns():
@@ -277,7 +286,7 @@ class LaunchView:
             self._written += 1
 
     def _flush(self) -> None:
-        for host, rank, stream, rest in rests(self._board.scrolling()):
+        for host, rank, stream, rest in flush_unfinished(self._board.scrolling()):
             self._line(host, rank, stream, rest)
         self._unfold(everything=True)
         sys.stdout.flush()

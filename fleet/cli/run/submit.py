@@ -24,7 +24,7 @@ from fleet.cli.run.launch_options import SourceOption
 from fleet.cli.screen.output import echo, write_plan
 from fleet.engines.launchers import REFUSED, REFUSED_IN_JOBS
 from fleet.errors import EXIT_OK, InventoryError, NoInventory, UsageError
-from fleet.inventory.secret import COMMAND, kept
+from fleet.inventory.secret import COMMAND, unless_secret
 from fleet.model import Host, Report
 from fleet.sources import INVENTORY, SOURCES, no_hosts
 from fleet.sources.source import Source
@@ -120,7 +120,7 @@ def submit(
     if given["wait"]:
         why, hint = REFUSED_IN_JOBS["wait"]
         raise UsageError(f"--wait: {why}", hint=hint)
-    if (line := given["notify"]) is not None and kept(COMMAND, line) is None:
+    if (line := given["notify"]) is not None and unless_secret(COMMAND, line) is None:
         raise UsageError(
             f"{COMMAND}: it may hold a secret, and the job's script would show it",
             hint="put it in a script that only you can read, and give that: --notify ~/bin/notify.sh",

@@ -13,7 +13,7 @@ from fleet.answers.event import Begun
 from fleet.answers.run_events import RankOver, Restart, StopAll
 from fleet.cli.line.values import Scrolling
 from fleet.cli.screen import terminal
-from fleet.cli.screen.lines import Folding, Key, Lines, Streams, label, rests, write_folded, write_line
+from fleet.cli.screen.lines import Folding, Key, Lines, Streams, flush_unfinished, label, write_folded, write_line
 from fleet.cli.screen.output import clean, inform, without_colours, write_notice
 from fleet.events import Event, Name, Notice, Output
 
@@ -167,7 +167,7 @@ class Shown(terminal.Ticking):
         self._flush()
 
     def _flush(self) -> None:
-        for host, rank, stream, rest in rests(self._streams.all):
+        for host, rank, stream, rest in flush_unfinished(self._streams.all):
             self._write(host, rank, stream, [rest])
         self._unfold(everything=True)
 

@@ -76,7 +76,7 @@ class Streams:
     def _of(self, event: Output) -> Lines:
         return self.all.setdefault((event.host, event.rank, event.stream), Lines())
 
-    def halves(self, event: Event | None) -> list[Output]:
+    def unfinished(self, event: Event | None) -> list[Output]:
         """Returns the unfinished lines of all streams, unchanged. event: an event that the caller shows once more; if
         it was the last output, the lines do not include it."""
         if self._last is not None and self._last[0] is event:
@@ -84,7 +84,7 @@ class Streams:
         return [Output(host, name, of.rest, rank) for (host, rank, name), of in self.all.items() if of.rest]
 
 
-def rests(streams: Mapping[Key, Lines]) -> Iterator[tuple[str, int | None, Name, bytes]]:
+def flush_unfinished(streams: Mapping[Key, Lines]) -> Iterator[tuple[str, int | None, Name, bytes]]:
     """Yields the unfinished lines, and clears them: host, rank, stream, and what a terminal would show of the line."""
     for (host, rank, stream), lines in streams.items():
         if lines.rest:
@@ -107,7 +107,7 @@ def label(host: str, rank: int | None, tint: int | None, out: TextIO) -> str:
     )
 
 
-def on(out: TextIO, text: bytes) -> bytes:
+def for_output(out: TextIO, text: bytes) -> bytes:
     """Returns a node's output for `out`: unchanged, or cleaned if that is a terminal."""
     if not terminal.interactive(out):
         return text
@@ -116,7 +116,7 @@ def on(out: TextIO, text: bytes) -> bytes:
 
 def write_line(lead: str, line: bytes, out: TextIO) -> None:
     """Writes a line of a node; unchanged unless `out` is a terminal. lead: the text before it."""
-    out.buffer.write(lead.encode() + on(out, line) + b"\n")
+    out.buffer.write(lead.encode() + for_output(out, line) + b"\n")
     out.buffer.flush()
 
 

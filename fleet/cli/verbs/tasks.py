@@ -22,7 +22,7 @@ from fleet.errors import EXIT_OK, FleetError, UsageError
 from fleet.model import Inventory, Report
 from fleet.tasks.connection import Connection as Connection
 from fleet.tasks.files import Step, TaskFile
-from fleet.tasks.ground import Ground, standing_on
+from fleet.tasks.ground import TaskState, using_state
 from fleet.tasks.named import NamedTasks
 from fleet.tasks.run import TasksPlan, run
 from fleet.transport import DEFAULT
@@ -73,7 +73,7 @@ def sudo_password() -> str:
 def checked(token: str, tokens: Sequence[str], inventory: Inventory | None, json: bool) -> None:
     """Raises UsageError or InventoryError if a playbook's step `task` names no task, or has wrong arguments for it."""
     named = existing(NamedTasks.of(token))
-    with standing_on(Ground(inventory or Inventory(()))), aside(json):
+    with using_state(TaskState(inventory or Inventory(()))), aside(json):
         TaskFile(named.path).steps(
             [named.task, *tokens] if named.task else tokens, inventory or Inventory(()), chosen=False
         )
@@ -95,7 +95,7 @@ def play_tasks(named: NamedTasks, tokens: Sequence[str], *, no_fold: bool = Fals
     fleet = CliFleet(
         selected or all_hosts, all_hosts, settings.transport, settings.fanout, settings.connect_timeout, ask=ask
     )
-    with standing_on(Ground(all_hosts)) as ground:
+    with using_state(TaskState(all_hosts)) as ground:
         password = sudo_password() if ask_sudo and not settings.dry_run else None
         with aside(settings.json):
             file = TaskFile(named.path, password)

@@ -83,7 +83,7 @@ class Head(Coordinator):
         member.received, member.placed = max(received, member.received), max(placed, member.placed)
         self.emit(Progress(name, member.state, member.received, member.need["bytes"]))
         self.chain.sent(name, message["sent"], now)
-        if self.chain.heard(name, message["position"], received, now, placed):
+        if self.chain.record_report(name, message["position"], received, now, placed):
             self.emit(Notice("info", "sends again: it goes on at the end of the chain", name))
             self._give()
         if name in self._lost and received > self._lost[name][2]:

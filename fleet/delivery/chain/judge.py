@@ -133,16 +133,16 @@ class Judge:
 
     def _silent(self, now: float) -> list[Verdict]:
         there = [hop for hop in self._chain.hops.values() if not hop.away]
-        silent = [hop for hop in there if now - hop.heard > self._patience(hop, now)]
+        silent = [hop for hop in there if now - hop.reported_at > self._patience(hop, now)]
         # with all of them silent at once, it is the head that is cut off: the connections themselves will show it
         if len(silent) == len(there) > 1:
             return []
         for hop in silent:
             hop.away = True
-        verdicts = [Verdict(hop.name, "aside", f"no sign of life for {now - hop.heard:.1f} s") for hop in silent]
+        verdicts = [Verdict(hop.name, "aside", f"no sign of life for {now - hop.reported_at:.1f} s") for hop in silent]
         for hop in self._chain.hops.values():
-            if hop.away and not hop.done and now - hop.heard > max(DEATH_SECONDS, 2 * self._silence):
-                reason = f"frozen or cut off: no sign of life for {now - hop.heard:.1f} s"
+            if hop.away and not hop.done and now - hop.reported_at > max(DEATH_SECONDS, 2 * self._silence):
+                reason = f"frozen or cut off: no sign of life for {now - hop.reported_at:.1f} s"
                 verdicts.append(Verdict(hop.name, "out", reason, "dead"))
         return verdicts
 

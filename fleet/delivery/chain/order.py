@@ -33,12 +33,12 @@ class Hop:
     all. counted, files: bytes received and files in place when `grown` was set. moves: how often it was moved to the
     end.
 
-    Times are monotonic seconds. heard: the time of its last report; grown: of its last progress; linked: of its last
-    change of sender; began: of its first bytes. best: its highest rate so far, in bytes a second."""
+    Times are monotonic seconds. reported_at: the time of its last report; grown: of its last progress; linked: of its
+    last change of sender; began: of its first bytes. best: its highest rate so far, in bytes a second."""
 
     name: str
     todo: int
-    heard: float
+    reported_at: float
     grown: float
     position: int = 0
     received: int = 0
@@ -133,12 +133,12 @@ class Chain:
         self.links.pop(name, None)
 
     # -- what is known of them -----------------------------------------------------------------------------
-    def heard(self, name: str, position: int, received: int, now: float, placed: int = 0) -> bool:
+    def record_report(self, name: str, position: int, received: int, now: float, placed: int = 0) -> bool:
         """Records a hop's report on its progress. Returns whether the hop was away."""
         hop = self.hops.get(name)
         if hop is None:
             return False
-        hop.heard, hop.position = now, position
+        hop.reported_at, hop.position = now, position
         if received > hop.received:
             hop.began = hop.began or now
             hop.received = received
@@ -174,6 +174,10 @@ class Chain:
     def forgive(self, seconds: float) -> None:
         """Moves all times on by `seconds`: the head itself was held up, and no host is to blame for that time."""
         for hop in self.hops.values():
-            hop.heard, hop.grown, hop.linked = hop.heard + seconds, hop.grown + seconds, hop.linked + seconds
+            hop.reported_at, hop.grown, hop.linked = (
+                hop.reported_at + seconds,
+                hop.grown + seconds,
+                hop.linked + seconds,
+            )
             hop.began = None if hop.began is None else hop.began + seconds
             hop.samples.clear()

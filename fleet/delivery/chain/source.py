@@ -38,7 +38,7 @@ FILES_AT_ONCE = 5000
 POLL_SECONDS = 0.5
 
 
-class Here(Reader):
+class HeadSource(Reader):
     """Sends files from this machine. roots: the path of each source."""
 
     name = HERE
@@ -60,7 +60,7 @@ def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
     return len(kinds) == len(entries) and "" not in kinds and all(kinds.get(path) == "d" for path in above)
 
 
-class There:
+class NodeSource:
     """Has a node send its files. Call read() for its manifest, then follow() to receive its messages."""
 
     def __init__(
@@ -165,7 +165,7 @@ class There:
         self._outbox.close()
 
 
-Source = Here | There
+Source = HeadSource | NodeSource
 
 
 def ways(member: Member) -> list[Way]:

@@ -17,11 +17,11 @@ from fleet.delivery import own_files
 from fleet.delivery.chain.coordinator import TICK_SECONDS
 from fleet.delivery.chain.handlers import Head
 from fleet.delivery.chain.member import Member, converse
-from fleet.delivery.chain.source import Here, There
+from fleet.delivery.chain.source import HeadSource, NodeSource
 from fleet.delivery.lock_order import LockOrder, claim, with_shared
 from fleet.delivery.manifest import Manifest, scan
 from fleet.delivery.tree import grown_notice, links_notice
-from fleet.each import failed, over
+from fleet.each import failed, for_each_host
 from fleet.errors import FleetError, HostFailed
 from fleet.events import Notice, Round, Started
 from fleet.model import Host, Report, Result, exit_code_of
@@ -107,15 +107,15 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
     runtime.emit(Round(f"reading {', '.join(map(str, sources))}", ()))
     tls = make_certificate()
     with contextlib.ExitStack() as opened:
-        source: Here | There
+        source: HeadSource | NodeSource
         if plan.origin is None:
             manifest = scan(sources, plan.copy_unsafe_links)
-            source = Here(manifest, sources, tls, plan.limit)
+            source = HeadSource(manifest, sources, tls, plan.limit)
         else:
             session = runtime.transport.connect(plan.origin, runtime.cancel)
             opened.callback(session.close)
             names, follows = list(map(str, sources)), plan.copy_unsafe_links
-            source = There(session, names, tls, plan.limit, PATIENCE_SECONDS, runtime.cancel, follows)
+            source = NodeSource(session, names, tls, plan.limit, PATIENCE_SECONDS, runtime.cancel, follows)
             manifest = source.read()
         if manifest.unsafe_links:
             runtime.emit(Notice("warning", links_notice(manifest.unsafe_links)))
@@ -126,7 +126,9 @@ def _run(plan: Broadcast, runtime: Runtime) -> Report:
     return report
 
 
-def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Manifest, source: Here | There) -> Report:
+def _sent(
+    plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Manifest, source: HeadSource | NodeSource
+) -> Report:
     # the chain needs every host at once, however small the fan-out
     fanout.check_limits(len(plan.hosts), len(plan.hosts), FDS_PER_HOST)
     members = [
@@ -190,12 +192,12 @@ def _sent(plan: Broadcast, runtime: Runtime, tls: dict[str, str], manifest: Mani
             here = Host("this machine", "localhost")
             coordinator.abort(failed(here, error).error or HostFailed(str(error)))
 
-    if isinstance(source, There):
+    if isinstance(source, NodeSource):
         source.follow(coordinator.abort)
     unattended("ticker", tick)
     try:
         ordered = replace(runtime, fanout=len(members), emit=lock_order.watch(runtime.emit))
-        final = with_shared(over(plan.hosts, ordered, one, ""))
+        final = with_shared(for_each_host(plan.hosts, ordered, one, ""))
     finally:
         coordinator.end()
     answer = Broadcasted(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 
 from fleet.node.base.errors import Refused, closing, on_failure
-from fleet.node.base.wire import decode, moved
+from fleet.node.base.wire import count_progress, decode
 
 OPEN_AT_ONCE = 16  # descriptors of one thread
 LINKS = 40  # the kernel's limit
@@ -177,7 +177,7 @@ class Beneath(threading.local):
 
     def folder(self, inside: bytes) -> int:
         """Returns the descriptor of a folder. It stays open until OPEN_AT_ONCE others have been used since."""
-        moved()
+        count_progress()
         if inside in self.held:
             self.held.move_to_end(inside)
             return self.held[inside]

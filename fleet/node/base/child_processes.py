@@ -53,7 +53,7 @@ def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.P
     )
 
 
-def heard(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
+def read_to_end(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
     """Calls take() with the output of a process until it has ended. Returns False if the head requested a stop before
     that. Does not wait for processes that it started and that hold its output open."""
     assert child.stdout

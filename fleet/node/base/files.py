@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from fleet.node.base.errors import Refused, closing
 from fleet.node.base.types import BinaryIO
-from fleet.node.base.wire import moved
+from fleet.node.base.wire import count_progress
 
 
 def lstat(path: bytes) -> "os.stat_result | None":
@@ -110,7 +110,7 @@ def file_digest(path: "bytes | str", flags: int = 0, size: int = 1 << 62) -> str
             block = f.read(min(1 << 20, left))
             if not block:
                 return digest.hexdigest()
-            moved()
+            count_progress()
             digest.update(block)
             left -= len(block)
 

@@ -36,20 +36,20 @@ def gather(
     return facts
 
 
-def leave() -> None:
+def kill_all() -> None:
     """Kills this process and all its children. A process that hangs in a broken mount ignores weaker signals."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, _signal.SIGKILL)
     os._exit(0)
 
 
-def begin(heed: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
+def begin(on_message: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
     """Returns the spec of a program that gathers facts. Puts the process into its own group, and starts heartbeats.
-    Calls heed() with each control line. The program ends when they end."""
+    Calls on_message() with each control line. The program ends when they end."""
     spec = start()
     if os.getsid(0) != os.getpid():  # under sshd it leads a session, and so its group
         os.setpgid(0, 0)
-    listen(heed, leave)
+    listen(on_message, kill_all)
     return spec
 
 
@@ -60,4 +60,4 @@ def finish(message: "Mapping[str, Any]") -> None:
         send_exit(0)
     except OSError:
         pass
-    leave()
+    kill_all()

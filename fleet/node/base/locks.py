@@ -183,7 +183,7 @@ def release(fd: int, handed_over: bool = False) -> None:
 
 
 @contextmanager
-def alone(fd: int) -> "Iterator[None]":
+def exclusive_lock(fd: int) -> "Iterator[None]":
     """Holds the lock of an open file. Raises OSError if it is not free within ALONE_SECONDS."""
     if not wait_for(fd, fcntl.LOCK_EX, ALONE_SECONDS, lock=fcntl.flock):
         raise OSError(

@@ -136,7 +136,7 @@ def lives(who: "Any") -> "bool | None":
     return who.get("boot") == me["boot"] and start_time(pid) == start
 
 
-def below(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
+def descendants_of(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
     """Returns {pid: fields as of stat_of()} of all descendants of these processes, nearest first."""
     children: dict[int, dict[int, list[bytes]]] = {}
     for pid in pids():

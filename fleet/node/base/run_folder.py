@@ -11,7 +11,16 @@ from contextlib import suppress
 
 from fleet.node.base import json
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, boot_id, names_in, rank_wrappers, read_file, start_time, stuck, with_env
+from fleet.node.base.processes import (
+    boot_id,
+    descendants_of,
+    names_in,
+    rank_wrappers,
+    read_file,
+    start_time,
+    stuck,
+    with_env,
+)
 from fleet.node.base.types import Any
 from fleet.node.base.wire import write_all
 from fleet.protocol.state import (
@@ -236,7 +245,7 @@ def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
-    for who in owners(folder)[:1]:
+    for who in live_supervisors(folder)[:1]:
         os.kill(who["pid"], _signal.SIGTERM if grace > 0 else _signal.SIGINT)
 
 
@@ -248,7 +257,7 @@ def since_boot(folder: str) -> bool:
     return read_json(os.path.join(folder, PID)).get("boot") == boot_id()
 
 
-def fate(folder: str) -> "tuple[str, str, float | None]":
+def why_gone(folder: str) -> "tuple[str, str, float | None]":
     """Returns (cause, reason, time of the cause or None: now) for a run that has neither a supervisor nor a final
     status."""
     if not os.path.exists(os.path.join(folder, PID)):
@@ -258,36 +267,39 @@ def fate(folder: str) -> "tuple[str, str, float | None]":
     return "reboot", "the node was restarted", written_at(os.path.join(folder, LEASE))
 
 
-def owners(folder: str) -> "list[dict[str, Any]]":
+def live_supervisors(folder: str) -> "list[dict[str, Any]]":
     """Returns those of [supervisor, guardian] that are alive, as {"pid", "start"}."""
-    return alive(read_json(os.path.join(folder, PID)))
+    return live_processes(read_json(os.path.join(folder, PID)))
 
 
 def ranks_up(folder: str) -> int:
     """Returns how many ranks are alive, from /proc: records may be of earlier ranks, which an engine has restarted."""
-    found, spec = set(below(who["pid"] for who in owners(folder))), read_json(os.path.join(folder, SPEC))
+    found, spec = (
+        set(descendants_of(who["pid"] for who in live_supervisors(folder))),
+        read_json(os.path.join(folder, SPEC)),
+    )
     if spec.get("container"):  # docker's are below its daemon
         found.update(with_env(RUN_MARK, spec["run"]))
     return len(rank_wrappers(found))
 
 
-def standing(folder: str) -> "tuple[dict[str, Any], bool]":
+def status_and_life(folder: str) -> "tuple[dict[str, Any], bool]":
     """Returns (status, whether a supervisor or guardian of the run is alive). Processes are checked first: one that is
     gone has written its last status. If that is missing, they are checked again, as another attempt may have begun."""
-    kept = bool(owners(folder))
+    kept = bool(live_supervisors(folder))
     status = read_status(folder)
     if not kept and status.get("state") not in FINAL:
-        kept = bool(owners(folder))
+        kept = bool(live_supervisors(folder))
     return status, kept
 
 
-def awaited(folder: str) -> "str | None":
+def next_attempt_state(folder: str) -> "str | None":
     """Returns RESTARTING if a head waits before another attempt, STARTING if it begins one, otherwise None."""
     record = read_json(os.path.join(folder, NEXT))
-    return record.get("state") if alive(record) else None
+    return record.get("state") if live_processes(record) else None
 
 
-def alive(record: "dict[str, Any]") -> "list[dict[str, Any]]":
+def live_processes(record: "dict[str, Any]") -> "list[dict[str, Any]]":
     """Returns the processes of a record such as PID that are alive."""
     if record.get("boot") != boot_id():
         return []

@@ -97,7 +97,7 @@ def start_heartbeat(seconds: float = HEARTBEAT_SECONDS) -> None:
         start_new_thread(beat, ())
 
 
-def moved() -> None:
+def count_progress() -> None:
     """Counts a piece of work that is done, such as a block or a file. The next heartbeat sends the count to the
     head."""
     _moved[0] += 1
@@ -115,13 +115,13 @@ def control_lines() -> "Iterator[dict[str, Any]]":
             continue
 
 
-def listen(heed: "Callable[[dict[str, Any]], object] | None", gone: "Callable[[], object]") -> None:
-    """Starts a thread that calls heed() with each control message, and gone() when the head is gone."""
+def listen(on_message: "Callable[[dict[str, Any]], object] | None", gone: "Callable[[], object]") -> None:
+    """Starts a thread that calls on_message() with each control message, and gone() when the head is gone."""
 
     def work() -> None:
         for message in control_lines():
-            if heed is not None:
-                heed(message)
+            if on_message is not None:
+                on_message(message)
         gone()
 
     start_new_thread(work, ())

@@ -68,7 +68,7 @@ class Coordinator:
         elif member is not None:
             try:
                 if "beat" not in what:
-                    self.leading.heard(member, checked_report(what), self.clock.time())
+                    self.leading.receive(member, checked_report(what), self.clock.time())
                 elif what.get("silent") is not None:
                     member.spoke = self.clock.monotonic() - time(what["silent"])
             except NONSENSE:  # it is not fleet that sends this: the connection ends
@@ -121,7 +121,7 @@ class Coordinator:
         back."""
         patience = self.spec["node_timeout"]
         for member in self.roll.members if self.roll.begun else ():
-            silent = now - member.connection.heard
+            silent = now - member.connection.received_at
             if member.gone is not None and now >= member.gone + RESUME_SECONDS:
                 self.leading.lose(member, "its connection ended", silent)
             elif member.gone is None and silent >= patience:

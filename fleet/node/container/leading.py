@@ -103,7 +103,7 @@ class Leading:
             self.send(member, **self.stopping(self.gang.end, self.grace_of(self.gang.end)))
 
     # -- while it runs --------------------------------------------------------------------------------------
-    def heard(self, member: Member, news: "dict[str, Any]", time: float) -> None:
+    def receive(self, member: Member, news: "dict[str, Any]", time: float) -> None:
         """Handles a member's report. time: of its arrival, in seconds since the epoch. Raises ValueError for a rank
         that is not the member's."""
         kind, host = news["event"], member.host
@@ -118,7 +118,7 @@ class Leading:
             self.stacks[news["rank"]] = "%s rank %d: %s\n%s" % (host, news["rank"], news["at"], news["frames"])
         elif host in self.gang.nodes and self.phase == self.follow:
             self.keep(member, news)
-            reason = self.gang.heard(host, news, time)  # type: ignore[arg-type]
+            reason = self.gang.receive(host, news, time)  # type: ignore[arg-type]
             if kind == "end":
                 self.gang.nodes[host].ended = True
             if reason is not None:
@@ -245,7 +245,7 @@ class Leading:
     def end(self, now: float) -> None:
         """Ends an attempt. Either begins the pause before another one, or concludes the run."""
         about, reader = About(self.record.run, self.spec["engine"], self.attempt), reader_half()
-        outputs = reader.words(self.gang, self.texts) if reader else Outputs(self.texts)
+        outputs = reader.written_by_ranks(self.gang, self.texts) if reader else Outputs(self.texts)
         verdict = decide(about, self.gang, outputs)
         assert verdict is not None
         lost = sum(node.lost is not None for node in self.gang.nodes.values())

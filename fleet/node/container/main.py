@@ -91,7 +91,7 @@ def run_here(options: Any) -> int:
             for message, hint in place.wrong:
                 complain(message, hint)
             return EXIT_USAGE
-        return begun(place, ranks, options)
+        return run_part(place, ranks, options)
     except Refused as error:
         complain(error.message, error.hint)
         return EXIT_PREFLIGHT
@@ -100,7 +100,7 @@ def run_here(options: Any) -> int:
         return 128 + error.number
 
 
-def begun(place: Place, ranks: int, options: Any) -> int:
+def run_part(place: Place, ranks: int, options: Any) -> int:
     """Meets the other containers, runs this one's part, and returns the exit code. Raises Refused, or Ended before the
     run begins."""
     member = None
@@ -127,7 +127,7 @@ def begun(place: Place, ranks: int, options: Any) -> int:
         spec.update(
             {name: getattr(options, name) for name in ("grace", "node_timeout", "max_restarts", "stall_timeout")}
         )
-        leader, port = led(dict(spec, stop_grace=stop_grace))
+        leader, port = start_coordinator(dict(spec, stop_grace=stop_grace))
 
     def to_all(hello: "dict[str, Any]") -> Line:
         wait = options.node_timeout if "token" in hello else options.wait
@@ -167,7 +167,7 @@ def leads_by_name(place: Place, wait: float) -> bool:
     return True
 
 
-def led(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
+def start_coordinator(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
     """Starts the coordinator. Returns (its process, the port where all meet). Raises Refused."""
     leader = program("fleet.node.container.coordinator")
     assert leader.stdin and leader.stdout

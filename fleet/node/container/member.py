@@ -22,7 +22,7 @@ from fleet.node.container.record import Kept, Logs, last_of, report, summary_of
 from fleet.node.gang.elastic import gang_of
 from fleet.node.gang.ends import run_end
 from fleet.node.run.follow import Follower, close, opened, unread
-from fleet.node.run.heed import heed
+from fleet.node.run.heed import carry_out
 from fleet.node.run.stacks import stacks_of
 from fleet.node.run.stop import stop
 from fleet.protocol.codes import EXIT_CONNECT, EXIT_PREFLIGHT
@@ -83,7 +83,7 @@ class Member:
             if message is not None:
                 if "verdict" in message:
                     return self.over(message)
-                self.heed(message)
+                self.handle_request(message)
             if not self.begin and time.monotonic() > until:
                 raise Refused("within %g s no run began: others are missing" % self.options.wait)
             if self.signalled and not self.reported and self.begin:
@@ -125,7 +125,7 @@ class Member:
             self.follow()
         return True
 
-    def heed(self, message: "dict[str, Any]") -> None:
+    def handle_request(self, message: "dict[str, Any]") -> None:
         if "refused" in message:
             raise Refused(str(message["refused"]), str(message.get("hint")))
         if "token" in message:
@@ -207,7 +207,7 @@ class Member:
     def ask(self, **request: Any) -> None:
         """Carries out a request of the leading container."""
         if self.follower is not None:
-            heed(self.begin["run"], self.folder, request, term=1)
+            carry_out(self.begin["run"], self.folder, request, term=1)
 
     def report(self, follower: Follower) -> None:
         follower.say = partial(self.pass_on, follower)
@@ -220,7 +220,7 @@ class Member:
 
     def pass_on(self, follower: Follower, message: "dict[str, Any]") -> None:
         if follower is self.follower:
-            self.gang.heard(self.begin["host"], message, time.time())  # type: ignore[arg-type]
+            self.gang.receive(self.begin["host"], message, time.time())  # type: ignore[arg-type]
             self.send(**self.seen(message, self.folder))
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":

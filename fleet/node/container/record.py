@@ -187,7 +187,7 @@ def reader_half() -> Any:
     if sys.version_info < (3, 10):
         return None
     try:
-        return __import__(READER, fromlist=["words"])
+        return __import__(READER, fromlist=["written_by_ranks"])
     except ImportError:
         return None
 

@@ -26,17 +26,17 @@ REPORT_SECONDS = 10.0  # between two events of the same mismatch
 
 
 class Connection(asyncio.Protocol):
-    """Handles one connection. address: the other end's; own: this end's. admitted: set by the caller. heard: when its
-    last message came, by the clock. known: the caller has had an event of it. waits: the buffer has whole lines for the
-    next turn."""
+    """Handles one connection. address: the other end's; own: this end's. admitted: set by the caller. received_at: when
+    its last message came, by the clock. known: the caller has had an event of it. waits: the buffer has whole lines for
+    the next turn."""
 
     def __init__(self, server: "Server") -> None:
         self._server, self.channel = server, Channel(server.secret, True)
         self.admitted = self.known = self.waits = self.closing = self.gone = False
 
     def connection_made(self, transport: Any) -> None:
-        self.transport, self.heard = transport, self._server.clock.monotonic()
-        self.deadline = self.heard + ADMISSION_SECONDS
+        self.transport, self.received_at = transport, self._server.clock.monotonic()
+        self.deadline = self.received_at + ADMISSION_SECONDS
         self.address, self.own = (numeric(transport.get_extra_info(end)[0]) for end in ("peername", "sockname"))
         self._server.connections.append(self)
         self._server.make_room(WAITING, WAITING_HERE)
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
             return
         self.write(self.channel.take_outgoing())
         for message in messages:
-            self.known, self.heard = True, self._server.clock.monotonic()
+            self.known, self.received_at = True, self._server.clock.monotonic()
             self._server.happened("message", self, message)
         if self.waits != self.channel.waiting and not self.gone:
             self.waits = not self.waits

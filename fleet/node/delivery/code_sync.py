@@ -49,7 +49,7 @@ from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest, open_regular
 from fleet.node.base.types import Any, BinaryIO, Callable, Collection, Iterator, code
-from fleet.node.base.wire import decode, moved, send_exit, send_json, start
+from fleet.node.base.wire import count_progress, decode, send_exit, send_json, start
 from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.deleting import drop, gone_of, losing_most, missing_consent
 from fleet.node.delivery.disk_space import check_space, write_at, write_sparse
@@ -84,7 +84,7 @@ class Large:
             places = (self.target.stage.at, self.target.full) if entry[3] > BLOCK else ()
             files = [file for place in places for file in [self.open(place, entry[0])] if file]
             for at in range(0, entry[3] if files else 0, BLOCK):
-                moved()
+                count_progress()
                 size = min(BLOCK, entry[3] - at)
                 blocks = (os.pread(file.fileno(), size, at) for file in files)
                 block = next((block for block in blocks if len(block) == size), None)
@@ -110,7 +110,7 @@ class Large:
             self.basis = self.open(self.target.full, entry[0])
         self.at = max(self.at, min(end, self.come))
         while self.at < end:
-            moved()
+            count_progress()
             data = os.pread(self.basis.fileno(), min(CHUNK, end - self.at), self.at) if self.basis else b""
             if not data:
                 raise changed_meanwhile(entry[0])
@@ -142,7 +142,7 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
     """Stages the files of `left` (path -> entry) as the head sends them. Returns False if the head is gone. Raises
     Refused if the digest of a large file differs from the head's."""
     while True:
-        message = head.hear("parcel", "block", "switch")
+        message = head.next_of("parcel", "block", "switch")
         if message is None:
             return False
         if message["op"] == "switch":
@@ -216,8 +216,8 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
         return {"event": "same"}
     head = Head(spec["patience"])
     if inside is not None:
-        head.say({"event": "inside", "path": inside})
-        if head.hear("go") is None:
+        head.request({"event": "inside", "path": inside})
+        if head.next_of("go") is None:
             return None
     target = Target(spec["dest"], "d", CODE_STATE)
     holder = target.prepare(spec)
@@ -228,8 +228,8 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
     state, name = journal.state, decode(dest.name)
     if spec["mark"] and os.path.lexists(os.path.join(spec["source"]["path"], spec["mark"])):
         check_around(name, os.path.realpath(spec["source"]["path"]))
-    head.say({"event": "hello", "dest": name, "known": state["digest"]})
-    message = head.hear("manifest")
+    head.request({"event": "hello", "dest": name, "known": state["digest"]})
+    message = head.next_of("manifest")
     if message is None:
         return None
     digest, packed, entries = message["digest"], state["packed"], state["entries"]
@@ -249,7 +249,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
     needs = [stage.needs(entry, min(entry[3], allocated.get(path, entry[3]))) for path, entry in left.items()]
     check_space(needs, "free some space there, or exclude large files with .fleetignore")
     large = Large(target)
-    head.say_parts({"files": [(e[0], e[3]) for e in wanted], "blocks": list(large.have(wanted))})
+    head.send_parts({"files": [(e[0], e[3]) for e in wanted], "blocks": list(large.have(wanted))})
     if not receive(head, stage, left, large):
         return None
     comparison.come = {

@@ -9,7 +9,7 @@ from fleet.node.base.beneath import check_folder
 from fleet.node.base.errors import Refused
 from fleet.node.base.files import check_inside
 from fleet.node.base.types import TYPE_CHECKING, Any, Iterable, Sequence, code
-from fleet.node.base.wire import encode, moved
+from fleet.node.base.wire import count_progress, encode
 from fleet.node.delivery.journal import (
     DELIVERED,
     DIGEST,
@@ -84,7 +84,7 @@ class Comparison:
         blocked: str | None = None  # a path that is to be a folder, but is something else here that stays
         for entry in self.entries:
             path, kind, mode, size, mtime_ns, _link = entry
-            moved()
+            count_progress()
             inside, _, name = path.rpartition("/")
             st = None
             try:

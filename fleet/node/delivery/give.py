@@ -26,7 +26,7 @@ from fleet.node.base.errors import Refused, answer
 from fleet.node.base.files import filesystem, lstat, open_regular, version_of
 from fleet.node.base.processes import read_file
 from fleet.node.base.types import Any, Callable, Iterable, give
-from fleet.node.base.wire import control_lines, decode, encode, frame, moved, send_json
+from fleet.node.base.wire import control_lines, count_progress, decode, encode, frame, send_json
 from fleet.node.delivery.since import beginning, delivered, written_since
 from fleet.node.delivery.tree import Walk, send_entries
 from fleet.protocol.frames import OUTPUT
@@ -101,7 +101,7 @@ class Giver:
     def give(self, wanted: "list[Any]") -> None:
         """Sends the requested files, small ones many at a time."""
         for index, (path, offset, version) in enumerate(wanted):
-            moved()
+            count_progress()
             full = os.path.join(self.root, encode(path)) if path else os.path.realpath(self.root)
             flags = 0 if path in self.followed else os.O_NOFOLLOW
             row, data = "", b""
@@ -213,7 +213,7 @@ class Giver:
             data = os.pread(fd, min(CHUNK, (size if at >= since else since) - at), at)
             if not data:
                 break
-            moved()
+            count_progress()
             digest.update(data)
             if at >= since and data != ZEROS[: len(data)]:
                 if announced != at:

@@ -11,7 +11,7 @@ from fleet.node.base import json
 from fleet.node.base.beneath import shown
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.types import Any, Callable, Iterable, Iterator, Mapping
-from fleet.node.base.wire import control_lines, in_parts, moved, send_exit, send_json, start_thread
+from fleet.node.base.wire import control_lines, count_progress, in_parts, send_exit, send_json, start_thread
 
 
 class Head:
@@ -45,7 +45,7 @@ class Head:
             send_json(failed(Refused("the head sent nothing for %g s" % self.patience, "run the sync again")))
             send_exit(1)
 
-    def say(self, question: "Mapping[str, Any]") -> None:
+    def request(self, question: "Mapping[str, Any]") -> None:
         """Sends a message to which the head must respond. The time to wait for that begins now."""
         self.waits = time.monotonic()
         send_json(question)
@@ -62,7 +62,7 @@ class Head:
                 os.utime(fd)
             yield message
 
-    def hear(self, *ops: str) -> "dict[str, Any] | None":
+    def next_of(self, *ops: str) -> "dict[str, Any] | None":
         """Returns the next control line whose op is one of `ops`, or None if the head is gone."""
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
@@ -73,20 +73,20 @@ class Head:
             return None
         *parts, last = in_parts(items)
         for part in parts:
-            self.say({"event": event, "items": part, "more": True})
-        self.say({"event": event, "items": last, "more": False})
-        message = self.hear("answer", "end")
+            self.request({"event": event, "items": part, "more": True})
+        self.request({"event": event, "items": last, "more": False})
+        message = self.next_of("answer", "end")
         if message is None or message["op"] == "end":
             raise EOFError
         return json.loads(zlib.decompress(self.payload(message)).decode())
 
-    def say_parts(self, lists: "Mapping[str, list[Any]]", **more: "Any") -> None:
+    def send_parts(self, lists: "Mapping[str, list[Any]]", **more: "Any") -> None:
         """Sends lists of what the node lacks: the first parts as "lacks", then the last parts and `more` as "need"."""
         parts = {name: in_parts(items) for name, items in lists.items()}
         for name, some in parts.items():
             for part in some[:-1]:
-                self.say({"event": "lacks", name: part})
-        self.say({"event": "need", **{name: some[-1] for name, some in parts.items()}, **more})
+                self.request({"event": "lacks", name: part})
+        self.request({"event": "need", **{name: some[-1] for name, some in parts.items()}, **more})
 
     def pieces(self, size: int) -> "Iterator[bytes]":
         """Yields the next `size` bytes from the head as they come. Raises EOFError if the head is gone."""
@@ -96,7 +96,7 @@ class Head:
             self.waits = None
             if not part:
                 raise EOFError
-            moved()
+            count_progress()
             size -= len(part)
             yield part
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from fleet.node.base.errors import Refused, closing
 from fleet.node.base.types import TYPE_CHECKING, Any, Iterator, Sequence, chain
-from fleet.node.base.wire import decode, encode, in_parts, moved, send_json
+from fleet.node.base.wire import count_progress, decode, encode, in_parts, send_json
 from fleet.protocol.state import SOURCE_MARK, STATE_FOLDERS
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Walk:
             children = sorted(found, key=lambda entry: entry.name)
         rules = rules and rules.enter(inside, [child.name for child in children])
         for child in children:
-            moved()
+            count_progress()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if child.name.endswith(STATE_FOLDERS) and (is_folder or child.name == SOURCE_MARK):
                 continue  # fleet's own state folders next to destinations: this machine may be a node, too
@@ -190,7 +190,7 @@ def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple
     root, links = os.path.realpath(root), [entry for entry in entries if entry[1] == "l"]
     sent = {"", *(entry[0] for entry in entries)} if links else set()
     for path, _kind, _mode, _size, _mtime, target in links:
-        moved()
+        count_progress()
         full, to = os.path.join(root, os.fsdecode(encode(path))), os.fsdecode(encode(target))
         places = (os.path.normpath(os.path.join(os.path.dirname(full), to)), os.path.realpath(full))
         inside = [travelling(one[len(root.rstrip("/")) + 1 :]) for one in places if is_below(one, root)]

@@ -44,7 +44,7 @@ class Clock:
     def __init__(self) -> None:
         self.fastest: list[tuple[float, float]] = []
 
-    def heard(self, sent: float, received: float) -> None:
+    def receive(self, sent: float, received: float) -> None:
         delay = received - sent
         kept = [it for it in self.fastest if it[0] > received - CLOCK_SECONDS and it[1] < delay]
         self.fastest = [*kept, (received, delay)]

@@ -17,7 +17,7 @@ NEVER = float("inf")
 
 
 class Gang:
-    """Collects messages, and decides two things: whether all nodes must stop now (`heard`, `node_lost`), and what
+    """Collects messages, and decides two things: whether all nodes must stop now (`receive`, `node_lost`), and what
     failed first (`first`). nodes: host -> (node rank, its ranks)."""
 
     least = 0  # in an elastic run: the number of nodes that must be left
@@ -51,11 +51,11 @@ class Gang:
         return True
 
     # -- messages of nodes ----------------------------------------------------------------------------------
-    def heard(self, host: str, message: "run.News", now: float) -> "run.Verdict | None":
+    def receive(self, host: str, message: "run.News", now: float) -> "run.Verdict | None":
         """Handles a message of a node. Returns a reason to stop all nodes, or None."""
         node = self.nodes[host]
         if "sent" in message:
-            node.clock.heard(message["sent"], now)  # type: ignore[typeddict-item]
+            node.clock.receive(message["sent"], now)  # type: ignore[typeddict-item]
         if message["event"] == "rank":
             return self.rank_ended(RankEnd.of(host, node.node_rank, message))
         if message["event"] == "clock":

@@ -16,7 +16,7 @@ import os
 import pwd
 
 from fleet.node.base.processes import end_all, start_time
-from fleet.node.base.run_folder import owners, run_folder
+from fleet.node.base.run_folder import live_supervisors, run_folder
 from fleet.node.base.types import Any
 from fleet.node.base.wire import send_exit, send_json, start
 from fleet.node.ports.listeners import (
@@ -66,7 +66,7 @@ def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], se
 def is_live(run: "str | None") -> bool:
     """Returns whether a supervisor of that run is alive on this node."""
     folder = run_folder(run) if run else None
-    return folder is not None and bool(owners(folder))
+    return folder is not None and bool(live_supervisors(folder))
 
 
 def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":

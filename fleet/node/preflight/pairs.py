@@ -96,7 +96,7 @@ class Pairs:
         self.bell, self.ring = os.pipe()
         self.epoll.register(self.bell, EPOLLIN)
 
-    def heed(self, message: "dict[str, Any]") -> None:
+    def queue_order(self, message: "dict[str, Any]") -> None:
         """Queues a control line for serve(). Another thread calls it."""
         self.orders.append(message)
         os.write(self.ring, b"\0")
@@ -128,7 +128,7 @@ class Pairs:
                 elif fd in self.listeners:
                     self.accept(self.listeners[fd])
                 elif fd == self.bell:
-                    self.obey()
+                    self.carry_out_orders()
             now = time.monotonic()
             if self.dials and now >= due:
                 due = now + WATCH_SECONDS
@@ -136,7 +136,7 @@ class Pairs:
             if self.dials and not self.open:
                 self.report(now)
 
-    def obey(self) -> None:
+    def carry_out_orders(self) -> None:
         os.read(self.bell, 64)
         while self.orders:
             order = self.orders.pop(0)
@@ -203,7 +203,7 @@ class Pairs:
 def main(listen: "Callable[[dict[str, Any]], list[str]]" = lambda spec: spec["listen"]) -> None:
     """listen: returns the addresses to listen at."""
     pairs = Pairs()
-    spec = begin(pairs.heed)
+    spec = begin(pairs.queue_order)
     pairs.token = spec["token"]
     pairs.listen(listen(spec))
     pairs.serve(time.monotonic() + spec["seconds"])

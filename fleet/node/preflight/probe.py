@@ -208,13 +208,13 @@ def builds(tools: Tools) -> "dict[str, Any]":
 def main() -> None:
     done = threading.Event()
 
-    def heed(message: "dict[str, Any]") -> None:
+    def on_message(message: "dict[str, Any]") -> None:
         if message.get("op") == "clock":
             send_json({"clock": time.time()})
         elif message.get("op") == "done":
             done.set()
 
-    spec = begin(heed)
+    spec = begin(on_message)
     began = time.monotonic()
     left = remains() if spec.get("master") else []  # first, as leftovers may have ports and GPUs
     tools = Tools(spec)

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 
-from fleet.node.base.child_processes import begin_marked, finish_marked, heard, locked, started
+from fleet.node.base.child_processes import begin_marked, finish_marked, locked, read_to_end, started
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.locks import held_by, release, try_lock, wait_for
@@ -103,7 +103,7 @@ def build(spec: "messages.BuildSpec", work: str) -> "dict[str, Any] | None":
     ]
     send_json({"event": "started", "argv": argv})
     child = started(argv, env, work)
-    if not heard(child, lambda data: frame(OUTPUT, data, 0)):
+    if not read_to_end(child, lambda data: frame(OUTPUT, data, 0)):
         raise Refused("interrupted", None)
     status = child.returncode
     out = os.path.join(work, "out")

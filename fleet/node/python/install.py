@@ -23,7 +23,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from fleet.node.base.child_processes import begin_marked, end_marked, finish_marked, heard, locked, started, stopped
+from fleet.node.base.child_processes import (
+    begin_marked,
+    end_marked,
+    finish_marked,
+    locked,
+    read_to_end,
+    started,
+    stopped,
+)
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.files import file_digest
 from fleet.node.base.state_folder import own_home
@@ -107,7 +115,7 @@ def pip_install(path: str, tools: "Tools", spec: "messages.InstallSpec", todo: "
     argv += ["%s==%s" % (wheel["name"], wheel["version"]) for wheel in todo]
     chunks: list[bytes] = []
     child = started(argv, env, "/")
-    if not heard(child, chunks.append):
+    if not read_to_end(child, chunks.append):
         child.send_signal(signal.SIGINT)  # pip then puts back the files that it had moved away
         with suppress(subprocess.TimeoutExpired):
             child.wait(10)

@@ -247,7 +247,7 @@ def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
                 start_thread(report, spec, context, number)
 
 
-def heed(spec: "dict[str, Any]", context: "Any") -> bool:
+def serve_head(spec: "dict[str, Any]", context: "Any") -> bool:
     """Connects to the head and carries out its requests. Returns True when the head ends this agent. Raises OSError, or
     one of NONSENSE, if the head is gone."""
     link = dial(spec, context)
@@ -285,7 +285,7 @@ def main() -> None:
     over, received = False, time.monotonic()
     while not over and (time.monotonic() - received < IDLE_SECONDS or with_env(MARK, spec["step"])):
         try:
-            over = heed(spec, context)
+            over = serve_head(spec, context)
             received = time.monotonic()
         except (OSError, *NONSENSE):
             time.sleep(RETRY_SECONDS)

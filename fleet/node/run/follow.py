@@ -31,12 +31,12 @@ from contextlib import suppress
 from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.errors import Refused, failed
 from fleet.node.base.run_folder import (
-    awaited,
     disk_is_full,
     has_protocol,
     known_folder,
+    live_supervisors,
+    next_attempt_state,
     only,
-    owners,
     ranks_up,
     read_json,
     read_status,
@@ -46,7 +46,7 @@ from fleet.node.base.run_folder import (
 )
 from fleet.node.base.types import Any, Callable, run, run_specs, values
 from fleet.node.base.wire import frame, listen, send_exit, send_json, start, start_heartbeat
-from fleet.node.run.heed import heed, is_led_by, trimmed
+from fleet.node.run.heed import carry_out, is_led_by, trimmed
 from fleet.protocol.frames import HEARTBEAT_SECONDS, OUTPUT
 from fleet.protocol.state import FINAL, SPEC, STATUS, is_log
 
@@ -148,7 +148,10 @@ class Follower:
             self.say({"event": "verdict", "verdict": verdict})
         if verdict or not self.waits or last is None or not os.path.samefile(last, self.folder):
             return False
-        return abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS or awaited(last) is not None
+        return (
+            abs(self.clock.time() - self.status.get("time", 0.0)) < VERDICT_SECONDS
+            or next_attempt_state(last) is not None
+        )
 
     def is_due(self, now: float) -> bool:
         """Returns whether files may be new or replaced, by the folder's mtime. As that may be coarse, it also returns
@@ -201,11 +204,11 @@ class Follower:
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.owners_checked = now
-        if owners(self.folder) or read_status(self.folder).get("state") in FINAL:
+        if live_supervisors(self.folder) or read_status(self.folder).get("state") in FINAL:
             return
-        from fleet.node.run.start.ending import bury_unkept  # rarely needed, and long
+        from fleet.node.run.start.ending import end_unsupervised  # rarely needed, and long
 
-        self.status = bury_unkept(self.run, self.folder)
+        self.status = end_unsupervised(self.run, self.folder)
         self.seen[STATUS] = None
         if read_status(self.folder).get("state") not in FINAL:
             self.say(dict(self.status, event="status", sent=self.clock.time()))
@@ -257,7 +260,7 @@ def follow() -> int:
         is_led_by(folder, term)
 
     def obey(message: "dict[str, Any]") -> None:
-        if not heed(spec["run"], folder, message, bool(spec.get("passive")), term):
+        if not carry_out(spec["run"], folder, message, bool(spec.get("passive")), term):
             send_json({"event": "superseded"})
 
     listen(obey, lambda: os._exit(0))

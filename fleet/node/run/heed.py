@@ -5,7 +5,7 @@ from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
 from contextlib import suppress
 
 from fleet.node.base.errors import closing
-from fleet.node.base.run_folder import lease_of, note, owners, read_json, request_stop, try_write, write_json
+from fleet.node.base.run_folder import lease_of, live_supervisors, note, read_json, request_stop, try_write, write_json
 from fleet.node.base.types import Any
 from fleet.protocol.state import LEASE, METRICS, OVER, SPEC, TRIMMED, is_log
 
@@ -22,7 +22,7 @@ def is_led_by(folder: str, term: int) -> bool:
     return bool(kept.get("term", 0) <= term)
 
 
-def heed(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
+def carry_out(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
     """Carries out a control line. Ignores an invalid one. Returns False if a later leader has been here. term: of the
     leader; 0 for a head that only follows."""
     op = message.get("op") if isinstance(message, dict) else None
@@ -47,7 +47,7 @@ def heed(run: str, folder: str, message: Any, passive: bool = False, term: int =
                 os.kill(pid, SIGKILL)
         elif op == "over":
             open(os.path.join(folder, OVER), "wb").close()
-            for who in owners(folder)[:1]:
+            for who in live_supervisors(folder)[:1]:
                 os.kill(who["pid"], SIGCHLD)  # wakes the supervisor
     return True
 

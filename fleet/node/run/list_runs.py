@@ -11,19 +11,19 @@ from fleet.node.base.errors import answer
 from fleet.node.base.run_folder import (
     NODE,
     attempt_of,
-    awaited,
-    fate,
     final_status,
     has_protocol,
     lease_of,
+    next_attempt_state,
     only,
     own_runs,
     rank_records,
     ranks_up,
     read_json,
     runs_root,
-    standing,
+    status_and_life,
     verdict_of,
+    why_gone,
     written_at,
 )
 from fleet.node.base.types import Any, run
@@ -97,15 +97,15 @@ def one(name: str, live: bool) -> "run.RunHere | None":
     spec = read_json(os.path.join(folder, SPEC))
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
         return None
-    status, alive = standing(folder)
+    status, alive = status_and_life(folder)
     verdict = verdict_of(folder)
-    next_one = awaited(folder) if status.get("state") in FINAL and not verdict else None
+    next_one = next_attempt_state(folder) if status.get("state") in FINAL and not verdict else None
     if next_one:
         status, alive = dict(status, state=next_one), True
     if live and status.get("state") in FINAL:
         return None
     if not alive and status.get("state") not in FINAL:
-        cause, reason, began = fate(folder)
+        cause, reason, began = why_gone(folder)
         status = final_status("lost", reason, [], cause, began) if cause == "reboot" else status
     return described(folder, spec, status, alive, verdict)
 

@@ -9,7 +9,7 @@ import time
 
 from fleet.node.base.errors import Refused, answer
 from fleet.node.base.processes import environment
-from fleet.node.base.run_folder import owners, runs_root
+from fleet.node.base.run_folder import live_supervisors, runs_root
 from fleet.node.base.types import Any, Mapping, run, run_specs
 from fleet.node.run.list_runs import runs
 from fleet.node.run.marks import marked
@@ -31,7 +31,7 @@ def elsewhere(name: str) -> bool:
     count."""
     mine = os.environ.get(SCOPE, "").encode()
     folder = os.path.join(runs_root(), name)
-    return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in owners(folder))
+    return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in live_supervisors(folder))
 
 
 def lives(it: "run.RunHere") -> bool:

@@ -20,10 +20,10 @@ from fleet.node.base.run_folder import (
     MOST_STUCK,
     NODE,
     attempt_of,
-    awaited,
     is_forbidden,
+    live_supervisors,
+    next_attempt_state,
     own_runs,
-    owners,
     put_verdict,
     read_json,
     read_status,
@@ -31,14 +31,14 @@ from fleet.node.base.run_folder import (
     run_folder,
     runs_root,
     since_boot,
-    standing,
+    status_and_life,
     tombstone,
     verdict_of,
 )
 from fleet.node.base.state_folder import own_home
 from fleet.node.base.types import facts, run, run_specs
 from fleet.node.run.marks import marked
-from fleet.node.run.start.ending import Ending, bury, bury_unkept, descendants
+from fleet.node.run.start.ending import Ending, descendants, end_and_record, end_unsupervised
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
 MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: until a supervisor must have begun the stop; ended the run
@@ -67,7 +67,7 @@ def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock
     # it sends SIGKILL after `grace`: a supervisor that takes longer is itself stopped or hangs
     began, margin = clock.monotonic(), MARGIN
     while clock.monotonic() < began + grace + margin:
-        status, kept = standing(folder)
+        status, kept = status_and_life(folder)
         if status.get("state") in FINAL or not kept:
             return status.get("state") in FINAL
         if status.get("state") == "stopping":
@@ -86,7 +86,7 @@ def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], 
         folder = run_folder(run)
         if folder is None:
             ending = Ending(run, grace, clock=clock)  # if ~/.fleet was lost, processes still have marks
-            return ending.finish(), "running" if ending.told else "unknown"
+            return ending.finish(), "running" if ending.signals_sent else "unknown"
         remove_file(tombstone(run))
     begun = read_json(os.path.join(folder, SPEC))
     about = begun.get("about") or {}
@@ -94,21 +94,21 @@ def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], 
         return [], "gone"
     if attempt is None and (about.get("max_restarts") or about.get("spares")):
         forbid(run, None)
-        if end and awaited(folder):
+        if end and next_attempt_state(folder):
             put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
     if read_status(folder).get("state") in FINAL:
         # with an attempt: only its leftovers, not processes of another attempt that is just beginning
         left = read_status(folder).get("left") if attempt is not None else True
         return Ending(run, grace, clock=clock).finish() if left else [], "gone"
-    if owners(folder) and ask(folder, grace, reason, end, clock):
+    if live_supervisors(folder) and ask(folder, grace, reason, end, clock):
         return read_status(folder).get("left") or [], "running"
-    deaf = owners(folder)
+    deaf = live_supervisors(folder)
     if not deaf:
-        return bury_unkept(run, folder, grace, clock)["left"], "running"
+        return end_unsupervised(run, folder, grace, clock)["left"], "running"
     below = descendants([who["pid"] for who in deaf])
     for who in reversed(deaf):
         send_signal(who["pid"], who["start"], signal.SIGKILL)
-    status = bury(run, folder, 0, reason, state="stopped", cause="asked", end=end, clock=clock)
+    status = end_and_record(run, folder, 0, reason, state="stopped", cause="asked", end=end, clock=clock)
     for pid, born in below.items():
         send_signal(pid, born, signal.SIGKILL)
     return status["left"], "running"
@@ -144,12 +144,12 @@ def remains_of(folder: str) -> "list[facts.Remains]":
         return []  # it is a user's copy of a run's folder
     if spec.get("node") != NODE or not since_boot(folder):
         return []
-    status, kept = standing(folder)
+    status, kept = status_and_life(folder)
     if kept:
         return []
     over = status.get("state") in FINAL
     if not over:
-        status = bury_unkept(run, folder)
+        status = end_unsupervised(run, folder)
     left = sorted(marked(run)) if status.get("left") else []
     return [{"run": run, "ended": not over, "left": list(map(stuck, left[:MOST_STUCK]))}] if left or not over else []
 

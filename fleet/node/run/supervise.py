@@ -25,11 +25,11 @@ from fleet.node.base.files import remove_tree
 from fleet.node.base.processes import boot_id, forked, identity, send_signal, start_time
 from fleet.node.base.run_folder import (
     NODE,
-    awaited,
     final_status,
+    live_supervisors,
+    next_attempt_state,
     note,
     own_runs,
-    owners,
     read_json,
     read_status,
     run_folder,
@@ -42,7 +42,7 @@ from fleet.node.base.wire import frame, send_exit, send_json, start, start_heart
 from fleet.node.facts.environment import working_folder
 from fleet.node.run.neighbours import Occupied, be_alone
 from fleet.node.run.start.containers import CLIENT_SECONDS, REMOVE_SECONDS, Apart, chosen
-from fleet.node.run.start.ending import bury
+from fleet.node.run.start.ending import end_and_record
 from fleet.node.run.start.engine import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_NAME,
@@ -134,7 +134,9 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
     ours = status != 0 and folder and read_json(os.path.join(folder, PID)).get("pid") == child
     if ours and folder and read_status(folder).get("state") not in FINAL:
         how = "by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "by a fault of its own"
-        bury(spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel)
+        end_and_record(
+            spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel
+        )
     with suppress(OSError):  # another run's guardian may remove the same folders
         prune_runs(KEPT_RUNS - 1)  # in addition to this run
 
@@ -142,7 +144,11 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
 # -- runs that have ended are kept for a while ---------------------------------------------------------------
 def has_ended(folder: str) -> bool:
     """Returns whether the folder is of a run of this node that has no live process, and will have none."""
-    if read_json(os.path.join(folder, SPEC)).get("node") != NODE or owners(folder) or awaited(folder):
+    if (
+        read_json(os.path.join(folder, SPEC)).get("node") != NODE
+        or live_supervisors(folder)
+        or next_attempt_state(folder)
+    ):
         return False
     status = read_status(folder)
     return (

@@ -2,7 +2,7 @@
 
 import os
 
-from fleet.node.base.processes import below, environment, is_ours, rank_wrappers
+from fleet.node.base.processes import descendants_of, environment, is_ours, rank_wrappers
 from fleet.node.run.marks import marked
 
 ONCE_A_NODE = b"FLEET_FIRST_RANK"  # only a wrapper (rank.py) has it, and not its child
@@ -30,7 +30,7 @@ def trainers(run: str) -> "dict[int, int]":
     first Python process."""
     found: dict[int, int] = {}
     for wrapper in filter(is_ours, rank_wrappers(marked(run))):
-        for pid in (pid for pid, stat in below([wrapper]).items() if int(stat[1]) == wrapper):
+        for pid in (pid for pid, stat in descendants_of([wrapper]).items() if int(stat[1]) == wrapper):
             env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)
             if rank is None or ONCE_A_NODE in outer:  # its title has overwritten its environment, or it is no rank
@@ -44,7 +44,7 @@ def _inner(pid: int, env: "dict[bytes, bytes]", outer_rank: int) -> "dict[int, i
         return {}
     found: dict[int, int] = {}
     first = None
-    for inner in below([pid]):
+    for inner in descendants_of([pid]):
         if is_python(inner):
             own = environment(inner)
             rank = rank_of(own)

@@ -83,7 +83,7 @@ class Ground:
             contextlib.suppress(FileNotFoundError),
         ):
             if files:
-                brought.note(self.to, files)
+                brought.record_files(self.to, files)
             else:
                 os.utime(brought.store_of(self.to))  # keeps the record among the latest ones
 
@@ -120,7 +120,7 @@ class Place:
     def _known(self, path: str, info: os.stat_result) -> Got | None:
         """Returns the record of a file that get put there, if the file is unchanged."""
         known = self.ground.known.get(self._key(path), ())
-        return brought.still(self.at(path), known, info) if known else None
+        return brought.present_version(self.at(path), known, info) if known else None
 
     def look(self) -> dict[str, str]:
         """Returns the files in the way on this machine: path -> text. A file that was not received yet, and has the
@@ -208,7 +208,9 @@ class Place:
         key, folder = self._key(path), Path(os.fsdecode(self.at(path)))
         inner = (each for each in folder.rglob("*") if each.is_symlink() or not each.is_dir())
         known = self.ground.known
-        return all(brought.still(bytes(each), known.get(f"{key}/{each.relative_to(folder)}", ())) for each in inner)
+        return all(
+            brought.present_version(bytes(each), known.get(f"{key}/{each.relative_to(folder)}", ())) for each in inner
+        )
 
     def lacking(self) -> dict[str, list[Got]]:
         """Returns the records to write before files are put in place. Each has the present file of get's, if any, and
@@ -243,7 +245,7 @@ class Place:
             else:
                 staged, files, size = stage.at(self.staged[path]), files + 1, size + self.came[path].size
             _move(staged, place)
-            self.notes[key] = [brought.got(place, *going[key][-1][4:])]
+            self.notes[key] = [brought.record_of(place, *going[key][-1][4:])]
         return files, size
 
     def _changed(self, place: bytes) -> HostFailed:

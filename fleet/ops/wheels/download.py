@@ -16,7 +16,7 @@ from fleet.errors import FleetError, HostFailed, UsageError
 from fleet.events import Notice, Round
 from fleet.ops.cache import cache, fresh, turn
 from fleet.ops.wheels.pip import REFUSED, run_pip
-from fleet.ops.wheels.present import lay, pins, present, shared
+from fleet.ops.wheels.present import pins, present, shared, write_metadata
 from fleet.ops.wheels.requirements import BUILD, NO_WHEEL, Requirements
 from fleet.ops.wheels.tags import common_tags
 from fleet.ops.wheels.wheel import Wheel, digest_of, read_folder
@@ -56,7 +56,7 @@ def collect(
             runtime.emit(Round("collecting wheels with pip", ()))
             with fresh(folder.with_name(f"{key}.new")) as work:
                 (work / "site").mkdir()
-                lay(installed, work / "site")
+                write_metadata(installed, work / "site")
                 spec |= {"site": str(work / "site"), "version": oldest["version"]}
                 out = _download(requested, held | partial, spec, work, runtime)
                 if out is not None and partial:

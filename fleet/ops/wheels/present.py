@@ -54,7 +54,7 @@ def _need(text: str, environment: Environment) -> tuple[Requirement, bool] | Non
         return None
 
 
-def lay(distributions: Present, folder: Path) -> None:
+def write_metadata(distributions: Present, folder: Path) -> None:
     """Writes the metadata of these distributions into an empty folder, for pip to find them installed."""
     for name, each in distributions.items():
         info = folder / f"{name.replace('-', '_')}-{each['version']}.dist-info"

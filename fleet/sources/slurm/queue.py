@@ -51,7 +51,7 @@ HINTS = {
 }
 
 
-def standing(name: str, start: str = "", reason: str = "") -> Standing:
+def standing_of(name: str, start: str = "", reason: str = "") -> Standing:
     """Returns the state that has this name in Slurm; UNKNOWN for a name of a later Slurm."""
     name = name.strip().partition(" ")[0]  # sacct prints "CANCELLED by 1000"
     if name in WAITING:
@@ -66,7 +66,7 @@ def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
     one run is an array, the state is that of its leading task; it waits as long as any task waits."""
     runs = f"/{naming.submitted_script(job[1]).parent.name}/{job[1].name}|"  # it may be mounted elsewhere there
     own = [line.split("|", 4) for line in lines.get(naming.number(job[0]), ()) if runs in line]
-    found = {name: standing(state, start, reason) for name, state, start, _, reason in own}
+    found = {name: standing_of(state, start, reason) for name, state, start, _, reason in own}
     if (leads := found.get(naming.id_of(job[0]))) is None:
         return None
     tasks = [it for name, it in found.items() if name.startswith(f"{naming.number(job[0])}_")]
@@ -102,12 +102,12 @@ class SlurmQueue(Queue):
         printed = map(str.strip, answer.output.splitlines()) if isinstance(answer, Done) else ()
         jobs = [line for line in printed if PARSABLE.fullmatch(line)]  # a site's plugins print lines of their own, too
         number, _, cluster = jobs[0].partition(";") if len(jobs) == 1 else ("", "", "")
-        return naming.named(number, cluster, script, text) if number else self._sought(script, why, cancel)
+        return naming.named(number, cluster, script, text) if number else self._find_unconfirmed(script, why, cancel)
 
     def of_line(self, job: str, line: int) -> str:
         return re.sub("_[0-9]+", f"_{line}", job, count=1)
 
-    def _sought(self, script: Path, why: str, cancel: Cancel) -> str:
+    def _find_unconfirmed(self, script: Path, why: str, cancel: Cancel) -> str:
         """Returns the number of a job that sbatch has not confirmed: slurmctld may accept it later. Raises ConnectError
         if the job does not appear in time."""
         until = time.monotonic() + SOUGHT_SECONDS
@@ -164,7 +164,9 @@ class SlurmQueue(Queue):
             lines = naming.by_number(answer, 3)
             for job in left:
                 rows = [line.split("|", 3) for line in lines.get(naming.id_of(job[0]), ())]
-                ends = [_coded(standing(row[1]), row[2], not which) for row in rows if row[3] == naming.name_of(job[1])]
+                ends = [
+                    _coded(standing_of(row[1]), row[2], not which) for row in rows if row[3] == naming.name_of(job[1])
+                ]
                 if ends and ends[-1].state is State.OVER:  # accounting that shows it as running has missed its end
                     found[job] = ends[-1]
             left = [job for job in left if job not in found]

@@ -53,7 +53,7 @@ class Head:
         if self.play.tells:
             self.play.tell(f"head {self.number} hears {host}: {brief(message)}")
         self.play.heard(self, message)
-        reason = self.gang.heard(host, message, self.time)  # type: ignore[arg-type]
+        reason = self.gang.receive(host, message, self.time)  # type: ignore[arg-type]
         if message.get("state") in FINAL:
             node.ended = True
         self.stop_if(reason)

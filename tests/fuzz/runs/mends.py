@@ -72,7 +72,7 @@ MENDS: list[Mend] = [
         "processes are found by their mark",
         "4",
         "node/run/stop.py",
-        'return ending.finish(), "running" if ending.told else "unknown"',
+        'return ending.finish(), "running" if ending.signals_sent else "unknown"',
         'return [], "unknown"',
     ),
     (

@@ -99,7 +99,7 @@ def run(spec: "chain.MemberSpec") -> None:
             sender = Sender(store, spec["tls"], say)
             wants, (address, port, *_) = store.wants(), receiver.listener.getsockname()
             lists = {"wants": wants, "files": store.wanted_files()}
-            head.say_parts(lists, bytes=sum(b - a for a, b in wants), address=address, port=port)
+            head.send_parts(lists, bytes=sum(b - a for a, b in wants), address=address, port=port)
         elif op == "end":
             break
         elif store is None:

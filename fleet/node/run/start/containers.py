@@ -5,7 +5,16 @@ import signal
 from contextlib import suppress
 
 from fleet.node.base.errors import Refused
-from fleet.node.base.processes import below, is_inside, is_ours, own_pid, pids, read_file, send_signal, start_time
+from fleet.node.base.processes import (
+    descendants_of,
+    is_inside,
+    is_ours,
+    own_pid,
+    pids,
+    read_file,
+    send_signal,
+    start_time,
+)
 from fleet.node.base.run_folder import NODE, read_json, run_folder
 from fleet.node.base.types import Any, BinaryIO, Collection, run_specs
 from fleet.node.base.wire import encode
@@ -92,7 +101,9 @@ class Apart:
         be starting the container, and should end by itself. under: processes below the supervisor. patience: seconds
         since the container was found empty."""
         found = [*under, *filter(self._is_of_client, pids())]
-        outside = {pid: born for pid, born in ((pid, start_time(pid)) for pid in [*found, *below(found)]) if born}
+        outside = {
+            pid: born for pid, born in ((pid, start_time(pid)) for pid in [*found, *descendants_of(found)]) if born
+        }
         if outside and patience < CLIENT_SECONDS:
             return False
         for pid, born in outside.items():

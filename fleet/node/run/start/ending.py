@@ -4,14 +4,14 @@ import os
 import signal
 
 from fleet.node.base.clock import CLOCK, Clock
-from fleet.node.base.processes import below, is_inside, own_pid, read_file, send_signal, stat_of, status_of
+from fleet.node.base.processes import descendants_of, is_inside, own_pid, read_file, send_signal, stat_of, status_of
 from fleet.node.base.run_folder import (
-    fate,
     final_status,
     only,
     rank_records,
     read_json,
     read_status,
+    why_gone,
     write_final,
 )
 from fleet.node.base.types import Any, Sequence
@@ -31,7 +31,7 @@ LAUNCHER_GRACE = 1.0  # for a launcher without ranks, before SIGTERM, and again 
 
 def descendants(ancestors: "list[int]") -> "dict[int, int]":
     """Returns {pid: start time} of all processes below the given pids."""
-    stats = below(ancestors)
+    stats = descendants_of(ancestors)
     # a zombie whose other threads run on has not ended
     over = {pid for pid, stat in stats.items() if stat[0] in (b"Z", b"X") and int(stat[17]) <= 1}
     return {pid: int(stat[19]) for pid, stat in stats.items() if pid not in over}
@@ -65,7 +65,7 @@ class Ending:
         self.polite = grace > 0
         self.killing_since: float | None = None
         self.without_ranks: float | None = None  # since when no rank is left
-        self.told: set[tuple[int, int, int]] = set()
+        self.signals_sent: set[tuple[int, int, int]] = set()
         self.newest: int | None = None  # start time of the youngest process at the beginning
         self.quiet = 0
         self.empty: float | None = None  # since when no process was found
@@ -108,7 +108,7 @@ class Ending:
         now = self.clock.monotonic()
         names = {pid: read_file("/proc/%d/comm" % pid) for pid in found}
         wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
-        if wrappers and RANK_WRAPPER not in names.values() and not below(wrappers):
+        if wrappers and RANK_WRAPPER not in names.values() and not descendants_of(wrappers):
             for pid in wrappers:
                 send_signal(pid, found[pid], signal.SIGHUP)  # releases it: its launcher may now see the rank's end
         if not self.polite or now >= self.kill_at:
@@ -123,7 +123,7 @@ class Ending:
         self.without_ranks = None if wrappers else self.without_ranks or now
         if self.without_ranks is None:
             return
-        patience, launcher = now - self.without_ranks, {self.launcher, *below([self.launcher])}
+        patience, launcher = now - self.without_ranks, {self.launcher, *descendants_of([self.launcher])}
         if self.container and self.launcher > 0:
             launcher.update(self.container.firsts(found))
         for pid in sorted(found, key=lambda pid: found[pid]):
@@ -134,7 +134,7 @@ class Ending:
 
     def kill(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
         self.killing_since = self.killing_since or now
-        above = {pid: wrapper for wrapper in wrappers for pid in below([wrapper])}
+        above = {pid: wrapper for wrapper in wrappers for pid in descendants_of([wrapper])}
         # oldest first: a script whose `cp` was killed must not go on
         for pid in sorted(found, key=lambda pid: found[pid]):
             if pid in wrappers and now < self.killing_since + RECORD_GRACE:
@@ -147,8 +147,8 @@ class Ending:
 
     def send(self, pid: int, born: int, signum: int) -> None:
         """Sends a signal to a process, but each number only once."""
-        if (pid, born, signum) not in self.told:
-            self.told.add((pid, born, signum))
+        if (pid, born, signum) not in self.signals_sent:
+            self.signals_sent.add((pid, born, signum))
             self.note(pid)
             send_signal(pid, born, signum)
 
@@ -169,7 +169,7 @@ def killed(ending: Ending, folder: str) -> "list[int]":
     return sorted(record["rank"] for record in rank_records(folder) if record.get("wrapper") in ending.killed)
 
 
-def bury(
+def end_and_record(
     run: str,
     folder: str,
     grace: float,
@@ -196,12 +196,12 @@ def bury(
         status.update(only(recorded, "reason", "cause", "began", "end"))
     if cause != "asked":
         ticks = read_json(os.path.join(folder, PID)).get("start") or 0
-        status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).told(folder, None)
+        status["kernel"] = (kernel or KernelLog(ticks / os.sysconf("SC_CLK_TCK"))).relevant_lines(folder, None)
     write_final(folder, status)
     return status
 
 
-def bury_unkept(run: str, folder: str, grace: float = LEFTOVER_GRACE, clock: Clock = CLOCK) -> "dict[str, Any]":
+def end_unsupervised(run: str, folder: str, grace: float = LEFTOVER_GRACE, clock: Clock = CLOCK) -> "dict[str, Any]":
     """Ends the processes of a run without a supervisor, and records why. Returns the run's last status."""
-    cause, reason, began = fate(folder)
-    return bury(run, folder, grace, reason, cause=cause, clock=clock, began=began)
+    cause, reason, began = why_gone(folder)
+    return end_and_record(run, folder, grace, reason, cause=cause, clock=clock, began=began)

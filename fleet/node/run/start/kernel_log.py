@@ -45,7 +45,7 @@ class KernelLog:
             if since is None:
                 os.lseek(self.fd, 0, os.SEEK_END)
 
-    def told(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
+    def relevant_lines(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
         """Returns the last lines that may show why ranks of this node ended; None if the log cannot be read. began:
         when ranks got SIGTERM because the head stopped the run; None: it did not."""
         records = rank_records(folder)

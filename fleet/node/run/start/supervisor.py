@@ -238,7 +238,7 @@ class Supervisor:
         elif ended is not None and not self.failed:  # otherwise this process killed it after its ranks
             status["signal"] = os.WTERMSIG(ended)
         if status["engine_status"] != 0 or self.reason is not None:
-            status["kernel"] = self.kernel.told(self.folder, self.began if self.cause == "asked" else None)
+            status["kernel"] = self.kernel.relevant_lines(self.folder, self.began if self.cause == "asked" else None)
         if disk_is_full(self.folder):
             status["disk_full"] = True
         write_final(self.folder, status)

@@ -64,7 +64,7 @@ def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
     return cause if cause.own or end.until is None else None
 
 
-def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
+def kernel_lines(failure: Failure, gang: Gang) -> list[KernelLine] | None:
     """Returns what the failed host's kernel logged during the run, without lines about other ranks. Times are seconds
     from the failure. None: the log could not be read."""
     node = gang.nodes[failure.host]
@@ -75,7 +75,9 @@ def noted(failure: Failure, gang: Gang) -> list[KernelLine] | None:
     return [{**line, "time": clock.here(line["time"]) - failure.time} for line in mine]
 
 
-def elsewhere(cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail) -> tuple[str, Cause]:
+def cause_on_other_host(
+    cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail
+) -> tuple[str, Cause]:
     """Returns the host and the root cause. If the failed rank only reports another one's death, that is a hardware
     error in the kernel log of another host: of one with a missing rank, or with a failed rank whose end the error
     explains. Else it is the cause as given. missing: ranks that did not come to where the others waited."""
@@ -133,14 +135,14 @@ def hint(failure: Failure, run: RunRecord) -> str | None:
     return hints.get("signal" if failure.what == "rank" and failure.signal == SIGTERM else failure.what)
 
 
-def alone(nodes: int, lease: float | None) -> str:
+def all_silent_text(nodes: int, lease: float | None) -> str:
     """Returns the text of the warning that no node sends anything."""
     who = f"all {nodes} nodes are silent at once" if nodes > 1 else "the node is silent"
     long = "for ever: this run has no lease" if lease is None else f"for {lease:g} s (--lease)"
     return f"{who}; is it this machine's own link? They are waited for: they go on without this machine {long}"
 
 
-def fate(lease: float | None, helper: int | None) -> str:
+def fate_text(lease: float | None, helper: int | None) -> str:
     """Returns the text about how ranks end on a host that was given up. helper: pid of the background process that goes
     on trying to stop them."""
     ends = "its ranks run until a user stops them: this run has no lease"

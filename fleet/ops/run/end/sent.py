@@ -35,7 +35,7 @@ def logs_of(gang: Gang, texts: Texts, path: Path) -> dict[str, Any]:
     return {host: Sent(path / host, sent) for host, sent in found.items()}
 
 
-def words(gang: Gang, texts: Texts) -> Written:
+def written_by_ranks(gang: Gang, texts: Texts) -> Written:
     """Returns the output of an attempt's ranks, for the verdict."""
     return Written(gang, logs_of(gang, texts, Path()))
 

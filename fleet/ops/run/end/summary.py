@@ -19,11 +19,11 @@ from fleet.node.gang.timed_out import timed_out
 from fleet.node.gang.verdict import About, Outputs, is_well, killed, rank_ends, status_of
 from fleet.ops.run.end.failure import (
     before_stop,
-    elsewhere,
+    cause_on_other_host,
+    kernel_lines,
     left_early,
     next_steps,
     not_sent,
-    noted,
 )
 from fleet.ops.run.end.failure import hint as plain_hint
 from fleet.ops.run.kept.logs import NodeLogs
@@ -32,7 +32,7 @@ from fleet.protocol.messages.run import Verdict
 from fleet.rules.advice import UNEVEN
 from fleet.rules.ended import ended_by
 from fleet.rules.hints import TAIL_BYTES
-from fleet.rules.left_behind import undying
+from fleet.rules.left_behind import survivors_text
 from fleet.rules.signals import SIGKILL
 from fleet.rules.tracebacks import exception_of, identity, states
 from fleet.rules.waited import who_waited
@@ -238,7 +238,7 @@ def _result(gang: Gang, host: str, run: RunRecord) -> Result:
             ranks=rank_ends(node),
             reason=node.status.get("reason"),
             left=node.status.get("left") or [],
-            undying=undying(node.status) or None,
+            undying=survivors_text(node.status) or None,
         ),
     )
 
@@ -252,14 +252,14 @@ def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Writte
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None
-    cause, early, waited, missing = ended_by(text, status, noted(failure, gang)), None, None, list[int]()
+    cause, early, waited, missing = ended_by(text, status, kernel_lines(failure, gang)), None, None, list[int]()
     if cause.collateral and cause.kernel is None:
         early = left_early(failure, gang)
         texts = {rank: tail(node.host.name, rank) for node in run.nodes for rank in node.ranks}
         waited = who_waited(texts, gang.at)
         if gang.collective and (waited is None or not waited[2] or gang.collective[2]):
             waited = gang.collective
-    host, cause = elsewhere(cause, failure, gang, waited[2] if waited else (), tail)
+    host, cause = cause_on_other_host(cause, failure, gang, waited[2] if waited else (), tail)
     if cause.kernel is not None:
         early = waited = None
     message, why = verdict["message"], cause.why

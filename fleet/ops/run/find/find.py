@@ -11,8 +11,8 @@ from pathlib import Path
 from fleet import fanout
 from fleet.answers.runs import RunNode, RunSeen
 from fleet.codec import Misfit, decode
+from fleet.each import for_each_host as over_all
 from fleet.each import on_each
-from fleet.each import over as over_all
 from fleet.errors import FleetError
 from fleet.events import Emit, Notice
 from fleet.inventory.fields import NAME

@@ -15,7 +15,7 @@ from fleet.ops.run.find.find import FoundRun, no_answer
 from fleet.ops.run.kept.documents import RUN, SUMMARY, read_object, restarts_of
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.job import is_ours
-from fleet.ops.run.kept.local import choose, meant, names
+from fleet.ops.run.kept.local import choose, names, run_named
 from fleet.ops.run.kept.record import about_of
 from fleet.protocol.state import LATEST
 
@@ -69,8 +69,8 @@ def chosen_here(
             argument, [run for run in runs if run.run_id in here or run.run_id == argument], results, runs_dir
         )
     except FleetError:
-        run_id = meant(argument, here)
-        if run_id is None and (other := meant(argument, list(known))):
+        run_id = run_named(argument, here)
+        if run_id is None and (other := run_named(argument, list(known))):
             owner = known[other].about["owner"]
             whose = f", started by {owner}," if owner else ""
             text = f"{argument}: no run that has a folder in {runs_dir}; {other}{whose} has none there"
@@ -90,7 +90,7 @@ def chosen_here(
 def hosts_of(argument: str, runs_dir: Path, inventory: Inventory) -> Inventory:
     """Returns the hosts that a run was started on, by its folder, so that no other host is waited for. Returns all
     hosts if the folder names none."""
-    record = read_object(runs_dir / (meant(argument, names(runs_dir)) or argument) / RUN)
+    record = read_object(runs_dir / (run_named(argument, names(runs_dir)) or argument) / RUN)
     kept = [it for each in (record, *restarts_of(record)) if isinstance(it := each.get("hosts"), dict | list)]
     hosts = tuple(host for host in inventory.hosts if any(host.name in it for it in kept))
     return replace(inventory, hosts=hosts or inventory.hosts)

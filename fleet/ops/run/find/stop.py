@@ -34,7 +34,7 @@ from fleet.ops.sessions import STOP_SECONDS
 from fleet.protocol.messages.run import Stopped, Verdict
 from fleet.protocol.messages.run_specs import StopSpec
 from fleet.requests.runs import Forget, Stop
-from fleet.rules.left_behind import UNDYING, undying
+from fleet.rules.left_behind import UNDYING, survivors_text
 from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import call
@@ -92,7 +92,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
         # the run's coordinator ends it everywhere once it has ended on one node, and may have been quicker
         part = found.parts.get(host.name)
         was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
-        left = undying(answer)
+        left = survivors_text(answer)
         error = HostFailed(left, host=host.name, kind="stubborn", hint=UNDYING) if left else None
         return Result(
             host.name, not error, 0 if not error else None, error=error, answer=StoppedThere(was, answer["left"])

@@ -23,7 +23,7 @@ from fleet.model import Host
 from fleet.node.base.clock import CLOCK
 from fleet.node.base.errors import on_failure
 from fleet.node.gang.ends import BY_HAND
-from fleet.ops.run.end.failure import fate
+from fleet.ops.run.end.failure import fate_text
 from fleet.ops.run.follow.fetch import fetch
 from fleet.ops.run.follow.follow import SILENCE_SECONDS, Follower, FollowOptions, pause_after
 from fleet.ops.run.kept.documents import SUMMARY, read_object
@@ -66,9 +66,9 @@ def stop_in_background(
     spec = _spec(record, hosts, runtime.transport, end=end, verdict=verdict)
     if runtime.background and spec["transport"] in TRANSPORTS.names:  # this process does it in a thread, see wait()
         threading.Thread(target=stop, args=(spec,), name=HELPER).start()
-        return fate(record.lease, os.getpid())
+        return fate_text(record.lease, os.getpid())
     process = _start("follow.background:stop", record, spec)
-    return fate(record.lease, _left(process) if process else None)
+    return fate_text(record.lease, _left(process) if process else None)
 
 
 def wait() -> None:

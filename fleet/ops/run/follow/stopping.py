@@ -19,7 +19,7 @@ from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.node.gang.gang import Gang
 from fleet.node.gang.silence import Silence
 from fleet.node.gang.verdict import own_link
-from fleet.ops.run.end.failure import CUT, alone, why_of
+from fleet.ops.run.end.failure import CUT, all_silent_text, why_of
 from fleet.ops.run.follow.background import stop_in_background
 from fleet.ops.run.follow.follow import Follower
 from fleet.ops.run.follow.remarks import of_host
@@ -121,7 +121,7 @@ class Stopping:
                 ),
             )
         if self.silence.alone and not known:
-            self.notify("warning", alone(len(live), self.record.lease), Alone())
+            self.notify("warning", all_silent_text(len(live), self.record.lease), Alone())
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
         """Returns whether this machine's link is known to work although all nodes are silent: one refused a connection,
@@ -162,14 +162,14 @@ class Stopping:
         over = ask(SOON_SECONDS) if self.runtime.cancel.within < inf else None
         if over is not None and not over.known:  # ranks save their work meanwhile
             self._why = background("why", partial(ask, KNOWN_SECONDS - SOON_SECONDS))
-        return _meant(over)
+        return _verdict_of_stop(over)
 
     def learn_why(self) -> None:
         """Waits for the reason of a stop, if it was not known when the stop was sent. If another process has requested
         a stop since then, its reason stays."""
         end = self.gang.end
         if self._why is not None and end is not None and end["by"] == "queue":
-            self.gang.end = {**_meant(self._why.result()), "who": end["who"], "attempt": end["attempt"]}
+            self.gang.end = {**_verdict_of_stop(self._why.result()), "who": end["who"], "attempt": end["attempt"]}
 
     def clean_up(self) -> list[str]:
         """Gives up the hosts that could not be reached. Returns their names."""
@@ -206,7 +206,7 @@ class Stopping:
                 follower.stop(grace, end, interrupt=interrupt)
 
 
-def _meant(over: JobEnd | None) -> Verdict:
+def _verdict_of_stop(over: JobEnd | None) -> Verdict:
     return run_end(over.by, over.why, over.code) if over else run_end("interrupt", INTERRUPTED, EXIT_INTERRUPTED)
 
 

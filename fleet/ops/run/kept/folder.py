@@ -19,7 +19,7 @@ from fleet.best_effort import best_effort
 from fleet.errors import FleetError, UsageError
 from fleet.events import Level, Notice
 from fleet.node.base.errors import on_os_error
-from fleet.node.base.locks import HELD, adopt, alone, release, wait_for
+from fleet.node.base.locks import HELD, adopt, exclusive_lock, release, wait_for
 from fleet.node.base.processes import lives, myself
 from fleet.node.base.record import Record
 from fleet.ops.run.kept.documents import OPTION as OPTION
@@ -259,7 +259,7 @@ class RunFolder(Record):
         with contextlib.ExitStack() as lock:
             with contextlib.suppress(OSError):  # the folder is gone: write_json() reports that
                 events = lock.enter_context(open(self.path / "events.jsonl", "r+b", opener=own.private))
-                lock.enter_context(alone(events.fileno()))
+                lock.enter_context(exclusive_lock(events.fileno()))
             yield
 
     def write_json(self, name: str, document: Mapping[str, Any]) -> None:

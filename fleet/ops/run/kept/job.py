@@ -23,7 +23,7 @@ from fleet.node.base.record import whoami
 from fleet.node.gang.ends import run_end
 from fleet.ops.run.kept.documents import RUN, SILENT_SECONDS, SUMMARY, RunState, read_object, stored
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, RunFolder
-from fleet.ops.run.kept.local import LocalRun, meant, names
+from fleet.ops.run.kept.local import LocalRun, names, run_named
 from fleet.ops.run.kept.reader import events_of
 from fleet.protocol.state import WRITER
 from fleet.sources import SOURCES
@@ -46,7 +46,7 @@ def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
 def run_here(argument: str, runs_dir: Path) -> str | None:
     """Returns the run that an argument names (id, prefix, name, latest), of those with a folder in runs_dir."""
-    return meant(argument, names(runs_dir))
+    return run_named(argument, names(runs_dir))
 
 
 def submitted(folder: Path) -> Submitted | None:

@@ -122,7 +122,7 @@ def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> st
     raise UsageError(f"no run {argument}: known are {few(run_ids)}", hint="'fleet ps --all' lists them")
 
 
-def meant(argument: str, here: Sequence[str]) -> str | None:
+def run_named(argument: str, here: Sequence[str]) -> str | None:
     """Returns the run as choose() does; None if the argument names none."""
     try:
         return choose(argument, here)

@@ -20,7 +20,7 @@ from fleet.node.gang.ends import INTERRUPTED, run_end
 from fleet.node.gang.verdict import Attempts
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord
-from fleet.ops.run.plan.findings import kept_too
+from fleet.ops.run.plan.findings import also_keeping
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.preflight import preflight
 from fleet.ops.run.start.spares import Failed, go_on, lost_hosts, record_left_out
@@ -88,7 +88,7 @@ def begin(
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
     plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
-    with closing(Sessions(replace(runtime, emit=kept_too(folder.keep, runtime.emit)))) as sessions:
+    with closing(Sessions(replace(runtime, emit=also_keeping(folder.keep, runtime.emit)))) as sessions:
         while True:
             before, checked = plan, False
             try:

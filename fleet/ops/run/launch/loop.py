@@ -232,7 +232,7 @@ class Run:
                 self._stopping.leads = False
                 self.notify("warning", "another process leads this run now; this one only watches it", Superseded())
             return
-        reason = self.gang.heard(received.host, message, received.time)
+        reason = self.gang.receive(received.host, message, received.time)
         if message["event"] == "rank":
             self._on_rank(received.host, message, reason)
             return

@@ -17,7 +17,7 @@ from fleet.ops.run.end.summary import not_started
 from fleet.ops.run.kept.documents import SUMMARY
 from fleet.ops.run.kept.folder import HANDOVER_SECONDS, OPTION, RunFolder, led_already
 from fleet.ops.run.kept.job import HAS_ENDED, has_ended, submitted
-from fleet.ops.run.plan.findings import kept_too
+from fleet.ops.run.plan.findings import also_keeping
 from fleet.ops.run.plan.options import id_of
 from fleet.ops.run.plan.origin import SECONDS, write_origin
 from fleet.ops.run.plan.plan import Plan
@@ -90,7 +90,7 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
     own.own_folder(runs_dir, OPTION)  # before anything is sent
     found = list[Notice]()
-    sessions = Sessions(replace(runtime, emit=kept_too(found.append, runtime.emit)))
+    sessions = Sessions(replace(runtime, emit=also_keeping(found.append, runtime.emit)))
 
     def prepare(plan: Plan) -> Plan:
         out.clear()
@@ -111,7 +111,7 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
     with ExitStack() as at_end:
         dropped = at_end.enter_context(ExitStack())
         at_end.callback(sessions.close)
-        plan = turn.come(draft, prepare) if turn else prepare(draft)
+        plan = turn.wait_for_turn(draft, prepare) if turn else prepare(draft)
         folder = RunFolder.create(runs_dir, run_id) if draft.request.claims is None else claim(draft)
         at_end.callback(folder.release)
         folder.lead(draft.request.lease)

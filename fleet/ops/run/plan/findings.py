@@ -18,7 +18,7 @@ from fleet.engines import engine
 from fleet.errors import EXIT_PREFLIGHT, FleetError, Interrupted, Occupied, PreflightError
 from fleet.events import Emit, Event, Notice, silent
 from fleet.model import Job
-from fleet.ops.run.plan.here import Here, names_of
+from fleet.ops.run.plan.here import HeadCode, names_of
 from fleet.ops.run.plan.placement import NodePlan
 from fleet.ops.run.plan.plan import Plan
 from fleet.protocol.messages.run import LiveRun
@@ -41,7 +41,7 @@ def findings(
     """Returns the findings of a launch. facts: host name -> the report of node/preflight/probe.py. complete: all nodes
     answered; if not, a failed connection to the master is no finding. emit: receives a notice of the findings that the
     inventory ignores."""
-    here = Here(plan)
+    here = HeadCode(plan)
     known = [(node.host.name, node) for node in plan.nodes if node.host.name in facts]
     views = {name: view(facts[name], want(plan, node, complete, here)) for name, node in known}
     quiet = silenced(views)
@@ -108,7 +108,7 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
     return [each for each in found if host in each.hosts]
 
 
-def want(plan: Plan, node: NodePlan, met: bool, here: Here) -> Want:
+def want(plan: Plan, node: NodePlan, met: bool, here: HeadCode) -> Want:
     """Returns what the plan requires of a host. If the command line sets the ranks, the inventory's slots do not
     count."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
@@ -154,7 +154,7 @@ def _event(of: Finding) -> Found:
     return Found(id=of.id, severity=of.severity, hosts=of.hosts, message=of.message, hint=of.remedy)
 
 
-def kept_too(keep: Callable[[Notice], object], emit: Emit) -> Emit:
+def also_keeping(keep: Callable[[Notice], object], emit: Emit) -> Emit:
     """Returns an emit that also calls `keep` with findings of preflight."""
 
     def both(event: Event) -> None:

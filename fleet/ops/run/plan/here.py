@@ -25,7 +25,7 @@ def names_of(plan: Plan) -> list[str]:
     return [script.replace(".", "/") + end for end in (".py", "/__main__.py")] if is_module else [script]
 
 
-class Here:
+class HeadCode:
     """Holds the code of the head for a plan. It is read once, and only if a node has delivered code."""
 
     def __init__(self, plan: Plan) -> None:
@@ -54,7 +54,7 @@ class Here:
         last = find(source_id) if root else None
         return root is not None, last, last.changed(root) if root and last else 0
 
-    def standing(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
+    def compare_with_nodes(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
         """Returns whether all nodes run the present code of this machine, or None if that is not known, and lines about
         nodes with older code. facts: host -> facts of preflight."""
         last_of = cache(self._last)

@@ -21,13 +21,13 @@ from fleet.delivery.git import NoAnswer, ask
 from fleet.errors import FleetError
 from fleet.events import Notice
 from fleet.inventory.nodeset import fold
-from fleet.inventory.secret import kept, kept_of, masked, masked_argv
+from fleet.inventory.secret import masked, masked_argv, unless_secret, without_secrets
 from fleet.model import Host, Inventory, grouped
 from fleet.node.base.processes import boot_id
 from fleet.ops.run.kept.documents import RUN, read_object, sealed
 from fleet.ops.run.kept.folder import RunFolder
 from fleet.ops.run.kept.record import RunRecord, host_elsewhere
-from fleet.ops.run.plan.here import Here
+from fleet.ops.run.plan.here import HeadCode
 from fleet.ops.run.plan.plan import Plan
 from fleet.own import private
 from fleet.runtime import Runtime
@@ -70,7 +70,7 @@ def write_origin(
 
     def add_code() -> None:
         code, diff = git_facts(written["fleet"]["folder"])
-        ran = plan.request.sync or Here(plan).standing(written["facts"])[0]
+        ran = plan.request.sync or HeadCode(plan).compare_with_nodes(written["facts"])[0]
         diff = b"" if ran is False else diff
         written["code"] = {**code, "diff": DIFF if diff else None, "ran": ran}
         try:
@@ -91,9 +91,9 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
     """Returns the document of a run. Variables that may be secret have null as their value. inventory: see
     write_origin()."""
     request = plan.requested or plan.request
-    launch = {name: kept_of(value) if name in VARIABLES else value for name, value in request.document.items()}
+    launch = {name: without_secrets(value) if name in VARIABLES else value for name, value in request.document.items()}
     if request.notify is not None:
-        launch["notify"] = kept("notify", request.notify)
+        launch["notify"] = unless_secret("notify", request.notify)
     return {
         **plan.masked(),
         "started": record.about["started"],
@@ -123,7 +123,7 @@ def _inventory(inventory: Inventory, used: tuple[Host, ...]) -> dict[str, Any]:
         "whole": not inventory.unselected and all(host.devices is None for host in inventory.hosts),
         "selected": ",".join(map(_operand, inventory.hosts)),
         "used": ",".join(map(_operand, used)),
-        "env": kept_of(inventory.env),
+        "env": without_secrets(inventory.env),
         "hosts": [_host(host) for host in (*inventory.hosts, *inventory.unselected)],
     }
 
@@ -133,7 +133,7 @@ def _operand(host: Host) -> str:
 
 
 def _host(host: Host) -> Mapping[str, Any]:
-    return {**asdict(host_elsewhere(host)), "env": kept_of(host.env)}
+    return {**asdict(host_elsewhere(host)), "env": without_secrets(host.env)}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

@@ -15,7 +15,7 @@ from fleet.node.base.errors import on_failure
 from fleet.ops import pairs
 from fleet.ops.facts import ask
 from fleet.ops.run.plan.findings import DEADLINE_SECONDS, findings, in_the_way, refuse
-from fleet.ops.run.plan.here import Here
+from fleet.ops.run.plan.here import HeadCode
 from fleet.ops.run.plan.placement import Known
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.sessions import Sessions
@@ -54,7 +54,7 @@ def preflight(plan: Plan, sessions: Sessions) -> Plan:
     held = in_the_way(plan, {name: node.get("runs") or () for name, node in raw.items()})
     held |= {(first, of_a_run)} if of_a_run else frozenset()
     refuse(plan, findings(plan, raw, not errors, emit), errors, emit, taken, held)
-    for line in Here(plan).standing(raw)[1] if not plan.request.sync else ():
+    for line in HeadCode(plan).compare_with_nodes(raw)[1] if not plan.request.sync else ():
         sessions.runtime.emit(Notice("warning", line))
     network = raw[first].get("network") or {}
     return plan.refine({name: known_of(node) for name, node in raw.items()}, (network.get("master") or address, port))

@@ -33,7 +33,7 @@ def deliver(plan: Plan, runtime: Runtime) -> None:
     """Delivers code for --sync, and packages for --wheels, to every node. Raises the first host's error: nothing
     starts."""
     packages = wheels_of(plan, plan.request.wheels) if plan.request.wheels else None  # raises before anything is sent
-    leave_alone(plan, runtime)
+    refuse_live_runs(plan, runtime)
     if plan.request.sync:
         sync_code(plan, runtime)
     if packages is not None:
@@ -80,19 +80,19 @@ def sync_code(plan: Plan, runtime: Runtime) -> None:
         runtime,
     )
     check_all(report, runtime)
-    for text, hosts in grouped((lost(r.read(Synced)), r.host) for r in report.results).items():
+    for text, hosts in grouped((loss_text(r.read(Synced)), r.host) for r in report.results).items():
         if request.force and text:
             runtime.emit(Notice("warning", f"--force: {fold(hosts)}: {text}"))
     for name, why in unsent(plan, plan.job.args):
         runtime.emit(Notice("warning", f"the command names {name}, which is not sent, by {why}"))
 
 
-def lost(done: Synced) -> str:
+def loss_text(done: Synced) -> str:
     """Returns a text about the files that a sync removed on a host; "" if there are none."""
     return f"{done.deleted or 0} deleted, {done.overwritten or 0} replaced in {done.to}" if done.changed else ""
 
 
-def leave_alone(plan: Plan, runtime: Runtime) -> None:
+def refuse_live_runs(plan: Plan, runtime: Runtime) -> None:
     """Raises an error if a live run uses the hosts, before its files are replaced. Preflight would refuse it, too."""
     if plan.request.share or not plan.request.preflight:
         return

@@ -20,12 +20,12 @@ from fleet.errors import ConnectError, FleetError, Interrupted, Occupied, Prefli
 from fleet.events import Notice, Round, silent
 from fleet.inventory.nodeset import fold
 from fleet.node.base.files import replace_file
-from fleet.node.base.locks import alone
+from fleet.node.base.locks import exclusive_lock
 from fleet.node.base.processes import lives, myself
 from fleet.node.base.record import whoami
 from fleet.ops.run.plan.plan import Plan
 from fleet.ops.run.start.spares import preflight_all, with_enough
-from fleet.ops.run.start.sync import leave_alone
+from fleet.ops.run.start.sync import refuse_live_runs
 from fleet.ops.sessions import Sessions
 from fleet.protocol.state import WAITING, meet
 from fleet.rules.units import seconds
@@ -49,7 +49,7 @@ class Turn:
         self._before, self._runtime, self._limit = _line_up(plan, line), runtime, plan.request.wait
         self._until = None if self._limit is True else runtime.clock.monotonic() + self._limit
 
-    def come(self, plan: Plan, prepare: Callable[[Plan], Plan]) -> Plan:
+    def wait_for_turn(self, plan: Plan, prepare: Callable[[Plan], Plan]) -> Plan:
         """Prepares the plan when no earlier launch waits for its hosts, and no live run has them. After the time limit
         of the request, live runs make preflight refuse it, as for any launch. Raises FleetError."""
         runtime, until = self._runtime, self._until
@@ -96,7 +96,7 @@ def _look(plan: Plan, runtime: Runtime) -> ConnectError | None:
     error if hosts do not answer. Raises Occupied, Interrupted. Ignores other errors, which prepare() raises again."""
     quiet = replace(runtime, emit=silent)
     try:
-        with_enough(plan, quiet, lambda each: leave_alone(each, quiet))
+        with_enough(plan, quiet, lambda each: refuse_live_runs(each, quiet))
         with closing(Sessions(quiet)) as sessions:
             preflight_all(plan, sessions)
     except ConnectError as error:
@@ -123,7 +123,7 @@ def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
     mine: Place = {"who": myself(), "run": plan.run_id, "owner": whoami(), "hosts": hosts}
     try:
         folder = own.home(Path.home(), WAITING)
-        with open(folder / ".lock", "ab", opener=own.private) as lock, alone(lock.fileno()):
+        with open(folder / ".lock", "ab", opener=own.private) as lock, exclusive_lock(lock.fileno()):
             last = max((int(path.name[:9]) for path in _places(folder)), default=0)
             place = folder / f"{last + 1:09}-{plan.run_id}.json"
             replace_file(bytes(place), json.dumps(mine).encode(), 0o600)
