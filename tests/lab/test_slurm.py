@@ -573,23 +573,6 @@ def test_a_slurmctld_that_has_forgotten_an_end_makes_no_second_run(
     assert len(re.findall("^runs/t-", said, re.MULTILINE)) == 1 and said.count("sum 4 ") <= 4, said
 
 
-def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:
-    """The last: Slurm takes minutes to have such a node back."""
-    first, node, _ = login.names
-    code, said = typed(login, f"{SUBMIT} -w {first},{node} --detach --node-timeout 8 t.py hold; {RUNS}")
-    assert code == 0, said
-    login.sh(node, "pkill -x slurmd")
-    code, said = typed(login, f"sleep 4; {FLEET} runs")
-    assert " followed " in said and ranks(login) >= 4, "a run needs it no more, once it runs"
-    login.fleet("lab", "cut", node, check=True)
-    try:
-        code, said = typed(login, f"{FLEET} attach")
-    finally:
-        login.fleet("lab", "heal", node, check=True)
-    assert code == 122 and f"{node} (node rank 1) was lost: silent for 8 s" in said, said
-    assert f"fleet launch --again t-{said.split('run t-')[1].split()[0]} -x {node}" in said, "with another in its place"
-
-
 # what starts a step's tasks as pyxis does, as far as fleet sees it: in user and mount namespaces of their own, with the
 # variables that it sets. It has the host's files. Its last three arguments are sh -c LINE
 LIKE_PYXIS = """#!/bin/bash
@@ -628,3 +611,20 @@ def test_agents_and_ranks_are_in_the_container_of_a_step(slurm: VirtualLab) -> N
     slurm.sh(first, f"cd /root/job && {of_job} {FLEET} --on slurm stop latest")
     until(lambda: ended(slurm, job))
     assert output(slurm, job).count("saved") >= 6 and ranks(slurm) == 0, output(slurm, job)
+
+
+def test_a_node_that_slurm_or_the_network_loses(login: VirtualLab) -> None:
+    """The last: Slurm takes minutes to have such a node back."""
+    first, node, _ = login.names
+    code, said = typed(login, f"{SUBMIT} -w {first},{node} --detach --node-timeout 8 t.py hold; {RUNS}")
+    assert code == 0, said
+    login.sh(node, "pkill -x slurmd")
+    code, said = typed(login, f"sleep 4; {FLEET} runs")
+    assert " followed " in said and ranks(login) >= 4, "a run needs it no more, once it runs"
+    login.fleet("lab", "cut", node, check=True)
+    try:
+        code, said = typed(login, f"{FLEET} attach")
+    finally:
+        login.fleet("lab", "heal", node, check=True)
+    assert code == 122 and f"{node} (node rank 1) was lost: silent for 8 s" in said, said
+    assert f"fleet launch --again t-{said.split('run t-')[1].split()[0]} -x {node}" in said, "with another in its place"
