@@ -166,8 +166,8 @@ MENDS: list[Mend] = [
         "a job is the run's own",
         "42.4",
         QUEUE,
-        ' and any(f" Command={it} " in f"{line} " for it in _paths(script))',
-        "",
+        " == os.getuid() and runs:",
+        " == os.getuid():",
         UNIT + "slurm_queue.py",
     ),
     (

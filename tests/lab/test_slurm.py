@@ -173,7 +173,7 @@ from tests.changed import changed
 _, name, other, *sys.argv[1:] = sys.argv
 says = f"import os\\nif os.environ['SLURMD_NODENAME'] == '{name}': os.environ['SLURMD_NODENAME'] = '{other}'"
 step.packed = lambda program, spec: changed(program, says) + json.dumps(spec).encode() + b"\\n"
-srun.Step = lambda job, hosts: step.Step(job, [*hosts][::-1])
+srun.Step = lambda job, hosts, *more: step.Step(job, [*hosts][::-1], *more)
 main()
 """
 
