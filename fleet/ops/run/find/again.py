@@ -1,5 +1,5 @@
-"""Reads the record of how a run was started (its run.json) on this machine, to start the run once more. Checks it, too:
-the file may be another user's, or edited by hand."""
+"""Reads the record of how a run was started (its run.json) on this machine, to start the run once more. Checks the
+record, because the file may be another user's, or may have been edited by hand."""
 
 from __future__ import annotations
 

@@ -89,10 +89,12 @@ class FoundRun:
 
     @property
     def live(self) -> bool:
+        """Returns whether the run still lives on at least one of the nodes that reported it."""
         return any(not over(part) for part in self.parts.values())
 
     @property
     def lease(self) -> float | None:
+        """Returns the lease of a live run in seconds; None if the run has no lease, or is over."""
         return next((part["lease"] for part in self.parts.values() if not over(part)), None)
 
     @property
@@ -105,7 +107,7 @@ class FoundRun:
 
     @property
     def state(self) -> str:
-        """Returns one of "running", "stopping", "done", "stopped", "failed", or one of these. "restarting": the head
+        """Returns "running", "stopping", "done", "stopped", "failed", or one of the following. "restarting": the head
         waits before the next attempt. "starting": an attempt begins, and runs on no node yet. "lost": on a node, the
         run has no supervisor any more. "unknown": the run is over on all nodes that reported it, but other nodes did
         not report it. "open": the run is over on all nodes, but none reported how it ended."""

@@ -41,7 +41,7 @@ ALLOWED_BYTES, ALLOWED_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 class FollowEvent:
     """Holds an event that is posted to the loop. time: seconds since the epoch, by the head's clock.
 
-    kind: one of these; brackets say what `data` is. "message", the node sent one (protocol.messages.run.News);
+    kind: one of the following; `data` is in brackets. "message", the node sent one (protocol.messages.run.News);
     "dropped", the connection was lost (why); "resumed"; "blocked", the head's disk takes no log bytes (why);
     "unblocked"; "advice", a line in the logs calls for advice (the entry of rules.advice); "broken", the host that
     answers cannot be trusted (the error); "back", the node's part was started again (the program that did it); "over",

@@ -57,6 +57,7 @@ class Stalls:
         self._held: tuple[Verdict, float] | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
+        """Records the end of a rank that ended well, because other ranks may hang after it."""
         if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
@@ -126,6 +127,7 @@ class Stalls:
         return {host: ranks for host, ranks in found.items() if ranks}
 
     def _report(self, kind: str, running: Mapping[str, Sequence[int]], quiet: float) -> None:
+        """Reports what Watch.look() found. Takes stacks, except for "early". quiet: seconds since the last progress."""
         if kind == "early":
             end, others = self._ends[0][1], sum(map(len, running.values()))
             self._advise(kind, early(end.rank, end.host, others), f"if those wait for it: {UNEVEN}", end.host)
@@ -251,5 +253,5 @@ class Stalls:
 
 
 def _whose(running: Mapping[str, Sequence[int]]) -> str:
-    """Returns a text such as "rank 0 on gpu1"."""
+    """Returns a text such as "rank 0 on gpu1". running: host -> its ranks."""
     return f"{ranks_text([rank for ranks in running.values() for rank in ranks])} on {fold(running)}"

@@ -69,8 +69,8 @@ def several(kind: TypeForm[T], document: object, *names: str) -> list[T]:
 
 
 def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the lines from a file's position on, and lines that are too long in pieces. If the file ends with half a
-    line, the position stays before it, because the rest may follow."""
+    """Yields the lines from a file's position on. Yields a line that is longer than `longest` bytes in pieces. If the
+    file ends with half a line, the position stays before it, because the rest may follow."""
     while line := file.readline(longest):
         if not line.endswith(b"\n") and len(line) < longest:
             file.seek(-len(line), os.SEEK_CUR)

@@ -45,8 +45,8 @@ def job_of(argument: str, runs_dir: Path) -> tuple[str, Submitted] | None:
 
 
 def run_here(argument: str, runs_dir: Path) -> str | None:
-    """Returns the run that an argument names (id, prefix, name, latest), of those with a folder in runs_dir; or
-    None."""
+    """Returns the run that an argument names (id, prefix, name, latest), of the runs with a folder in runs_dir; None if
+    it names none."""
     return run_named(argument, names(runs_dir))
 
 
@@ -57,6 +57,7 @@ def submitted(folder: Path) -> Submitted | None:
 
 
 def _requests(folder: Path) -> list[Submitted]:
+    """Returns the events about the submission of a run; [] if the folder is missing, or another user's."""
     unread = not folder.is_dir() or own.foreign(folder) is not None  # no folder here: this node does not share it
     return [] if unread else list(events_of(folder, Submitted))
 
@@ -103,7 +104,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def code_of(folder: Path) -> int | None:
-    """Returns the exit code of a run that has ended, else None."""
+    """Returns the exit code of a run that has ended; None if it has not."""
     return stored(int, read_object(folder / SUMMARY), "exit_code") if has_ended(folder) else None
 
 
@@ -163,6 +164,7 @@ def with_jobs(runs: Sequence[LocalRun]) -> list[LocalRun]:
 
 
 def _standing(run: LocalRun, standing: Standing) -> LocalRun:
+    """Returns a run with the state of its job."""
     if standing.state is not State.OVER:
         return replace(run, state={State.WAITING: "queued", State.RUNNING: "followed"}.get(standing.state, run.state))
     state = "done" if standing.code == EXIT_OK else "stopped" if standing.code == EXIT_INTERRUPTED else "failed"

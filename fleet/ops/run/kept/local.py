@@ -36,8 +36,8 @@ ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")  # the names of folders with the logs of
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Describes a run. state: "done", "failed", "stopped", or one of these. "unknown": its end on some hosts is not
-    known. "followed": a process here writes to its folder. "unattended": it was detached, and no process here
+    """Describes a run. state: "done", "failed", "stopped", or one of the following. "unknown": its end on some hosts is
+    not known. "followed": a process here writes to its folder. "unattended": it was detached, and no process here
     coordinates it any more. "queued": its job waits in the queue. "open": it has no summary, and no process here
     follows it. started: seconds since the epoch. size: bytes. exit_code: None while it has no summary. broken: the
     fault of its documents as text, or None. stopping: hosts that did not answer, so that a process still tries to stop
@@ -133,6 +133,7 @@ def run_named(argument: str, here: Sequence[str]) -> str | None:
 
 
 def no_such_rank(run_id: str, requested: Iterable[int], known: Iterable[int]) -> UsageError:
+    """Returns the error that a run lacks ranks that the user named."""
     return UsageError(
         f"run {run_id} has no {ranks_text(sorted(requested))}", hint=f"it has {ranks_text(sorted(known))}"
     )
@@ -239,6 +240,7 @@ def platform_of(path: Path) -> str | None:
 
 
 def read_run(path: Path) -> LocalRun:
+    """Returns the description of the run that has this folder."""
     known = RunState(path)
     is_followed = known.followed  # read before the summary: a leader writes that before it releases the lock
     plan, summary, broken = documents_of(path)

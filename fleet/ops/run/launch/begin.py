@@ -84,7 +84,7 @@ def begin(
     course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     """Starts the attempt. Returns its plan, its record, and the program that waits on each node. Spares replace hosts
-    on which the attempt cannot begin. Raises FleetError if there are too few hosts, and Interrupted if the user stops
+    on which the attempt cannot begin. Raises FleetError if too few hosts are left. Raises Interrupted if the user stops
     the run."""
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)

@@ -113,13 +113,13 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
 
 
 def count_of(inventory: Inventory, request: Launch) -> int:
-    """Returns the number of nodes. The hosts after these are spares."""
+    """Returns the number of nodes. The inventory's hosts after the nodes are spares."""
     return len(inventory.hosts) - request.spares if request.most is None else request.most
 
 
 def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
-    """Returns the number of ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. An unknown
-    number counts as 1."""
+    """Returns the number of ranks of a host. It is --nproc-per-node, if that is given. Otherwise it is the host's
+    slots. Without slots, there is a rank for each device, and at least one. An unknown number counts as 1."""
     if request.ranks is not None:
         return request.ranks
     gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)

@@ -189,12 +189,12 @@ class Plan:
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
 
     def without(self, names: Collection[str]) -> Plan:
-        """Returns the plan in which spares replace these hosts. Node ranks still follow the inventory's order."""
+        """Returns the plan in which spares replace the hosts `names`. Node ranks still follow the inventory's order."""
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
 
     def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
-        """Returns the plan that begins without these hosts. They are put last, because they may join later and ranks
-        meet on the first node."""
+        """Returns the plan that begins without the hosts that failed. These are put last, because they may join later,
+        and because ranks meet on the first node. failed: host -> its error."""
         absent = {**self.absent, **failed}
         hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
         inventory = replace(self.inventory, hosts=tuple(hosts))

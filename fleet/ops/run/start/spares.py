@@ -28,7 +28,8 @@ def lost_hosts(report: Report) -> Failed:
 
 
 def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
-    """Returns (the plan without the hosts that an error names, these hosts). Raises the error if too few are left."""
+    """Returns (the plan without the hosts that failed, host -> error of these hosts). error: names the hosts that
+    failed. Raises it if too few hosts are left."""
     hosts = error.hosts or ({error.host: error} if error.host else {})
     failed = {name: each for name, each in hosts.items() if each is not None}
     if isinstance(error, Interrupted) or not failed:
