@@ -109,8 +109,8 @@ class RankEnd(NamedTuple):
 def run_end(
     by: str, message: str, code: int, host: "str | None" = None, who: str = "", clock: Time = CLOCK
 ) -> "run.Verdict":
-    """Returns the preliminary verdict of a run that is being stopped. by: see Verdict. code: the run's exit code. host:
-    the host that caused the stop. who: the user that did."""
+    """Returns the preliminary verdict of a run that is being stopped. by, code, host, who: see Verdict in
+    fleet/protocol/messages/run.py."""
     return {
         "by": by,  # type: ignore[typeddict-item]
         "host": host,
@@ -193,7 +193,7 @@ class NodeState:
 
     @property
     def began(self) -> float:
-        """Returns when this node began to end its part, on the leader's clock, or about 0 if it has not begun."""
+        """Returns when this node began to end its part, on the leader's clock, or about 0 if it sent no report yet."""
         return self.clock.here(self.status.get("began") or self.status.get("time", 0.0))
 
     @property

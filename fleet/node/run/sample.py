@@ -102,9 +102,9 @@ class Sampler:
         return dict(found, runs=sorted(ours), others=sum(run not in ours for run in runs) if known else None)
 
     def links(self) -> "dict[Any, float]":
-        """Returns the bytes received (way 0) and sent (way 1) so far, as {(kind, name, way): bytes}: by each network
-        interface with hardware, or by each interface if none has hardware, as in a container; and by each InfiniBand
-        adapter with all its ports, whose counters have units of 4 bytes."""
+        """Returns {(kind, name, way): bytes so far}. kind: "net" or "ib". way: 0 for received bytes, 1 for sent bytes.
+        "net" has each network interface with hardware, or each interface if none has hardware, as in a container. "ib"
+        has each InfiniBand adapter, as the sum of its ports. The kernel counts InfiniBand in units of 4 bytes."""
         lines = dict(line.partition(":")[::2] for line in self.read("proc/net/dev").splitlines()[2:])
         counters = {name.strip(): line.split() for name, line in lines.items() if name.strip() != "lo"}
         there = [name for name in counters if os.path.exists(self.root + "sys/class/net/%s/device" % name)]

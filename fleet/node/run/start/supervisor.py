@@ -63,11 +63,12 @@ class Supervisor:
     """Supervises one run. Every 50 ms, or as soon as a child ends, it reaps, checks for reasons to stop, and continues
     a stop.
 
-    engine: the pid of the engine. ended: the engine's wait status, None while it runs. ending: the run's end, once it
-    has begun; began, reason, cause, end: of that, as for final_status() in run_folder.py. lease: the seconds for which
-    the run goes on without a head; None: for ever. stop_seen, lease_seen: stamps of the files that were read last.
-    over: all ranks of the run have ended well. failed: a rank of this node has failed. held_until: when this node ends
-    its ranks after one of them timed out. renewed, ticked: when the lease was renewed, and when look() last ran."""
+    engine: the pid of the engine. ended: the engine's wait status, None while it runs. ending: ends the run's
+    processes, None until that begins. began, reason, cause, end: see final_status() in run_folder.py. lease: the
+    seconds for which the run goes on without a head; None: for ever. stop_seen, lease_seen: stamps of the files that
+    were read last. over: all ranks of the run have ended well. failed: a rank of this node has failed. held_until: when
+    this node ends its ranks after one of them timed out. renewed: when the lease was renewed. ticked: when look() last
+    ran."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Supervisor:
                 self.lease = lease_of(self.folder, dict(self.spec))
         lease = self.lease
         if lease is not None:
-            # the head has given this node up after so long a freeze: a renewal that came now waited in a socket
+            # after so long a freeze, the head has given this node up: renewals that come now have waited in a socket
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
@@ -238,8 +239,8 @@ class Supervisor:
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
         status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
         ended = self.ended
-        # after a rank's failure, a client's code above 128 may be that of the rank, which its launcher exits with;
-        # self.failed does not show each such failure, as the engine may have ended before look_at_ranks()
+        # a client's code above 128 shows a signal only if no rank failed, as launchers exit with a failed rank's code.
+        # self.failed may be False after a failure, as the engine may have ended before look_at_ranks()
         if self.container and all(record["status"] == 0 for record in rank_records(self.folder)):
             ended = self.container.ended(ended)
         if ended is not None and os.WIFEXITED(ended):
