@@ -50,7 +50,8 @@ class Walk:
     secrets. mode: mode of the folder root; None if root is a file. skipped: sockets, fifos and devices, which are
     omitted. allocated: path -> bytes on disk of a file with holes. linked: (device, inode) of each file with other
     hard links. followed: paths of links that were replaced by files. inodes: path -> inode of a file. times: path ->
-    (mtime, ctime) in ns, if `changing`. around: real paths of the folders that are being listed."""
+    (mtime, ctime) in ns, if `changing`. around: real paths of root, and of the links to folders that are followed
+    now."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Walk:
             yield (path, "l", 0, 0, 0, travelling(target))
         elif stat.S_ISDIR(info.st_mode):
             yield (path, "d", folder_mode(info), 0, 0, "")
-            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # the link's ctime; the folder's times are not known
+            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # since.py counts its contents as new as the link
             self.around.append(os.path.realpath(full))
             yield from self.below(name + "/", rules)
             self.around.pop()

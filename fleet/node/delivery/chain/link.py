@@ -103,8 +103,8 @@ class Link:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def read_line(self, limit: int) -> "dict[str, Any]":
-        """Returns the JSON object of the next line. Raises OSError if the connection is lost. Raises one of NONSENSE for
-        an invalid line, or one of more than `limit` bytes."""
+        """Returns the JSON object of the next line. Raises OSError if the connection is lost. Raises one of NONSENSE
+        for an invalid line, or for a line of more than `limit` bytes."""
         data = bytearray()
         while not data.endswith(b"\n"):
             # this reads no byte after the line: the peer sends more only when it has the response to the line
