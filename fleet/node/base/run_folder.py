@@ -258,8 +258,7 @@ def since_boot(folder: str) -> bool:
 
 
 def why_gone(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, Unix time of the cause) for a run that has neither a supervisor nor a final status. The
-    time is None if the cause has no known time."""
+    """Returns (cause, reason, Unix time or None if unknown) for a run with neither a supervisor nor a final status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None
     if since_boot(folder):
@@ -268,7 +267,8 @@ def why_gone(folder: str) -> "tuple[str, str, float | None]":
 
 
 def live_supervisors(folder: str) -> "list[dict[str, Any]]":
-    """Returns the records of the live ones of supervisor and guardian, which ends the run if the former is killed."""
+    """Returns {"pid", "start"} of each live process of the run's supervisor and guardian. The guardian ends the run if
+    the supervisor is killed."""
     return live_processes(read_json(os.path.join(folder, PID)))
 
 

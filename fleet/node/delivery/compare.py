@@ -43,7 +43,8 @@ def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
 
 
 class Comparison:
-    """Sorts the entries of a source by what happens to their paths on the node. Most attributes are path -> entry.
+    """Sorts the entries of a source by what happens to their paths on the node. changed, needed, doubts and own are
+    path -> entry.
 
     changed: the path gets the source's state. needed: those of `changed` whose bytes must be received. seen: the node
     had the path already, equal to the source's. left: the path is the node's own and stays, as the source has not

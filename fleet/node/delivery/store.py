@@ -22,8 +22,9 @@ say: "Callable[[chain.Corrupt], None]" = send_json
 
 class File:
     """Describes one regular file of the manifest. have: how many bytes from the file's start this node has. received:
-    the stage has all bytes, and no thread verifies them yet. state: "wanted" (not in place yet), "held" (in place) or
-    "failed" (given up). entry: the journal's entry for the stage, with a mode that lets the owner read and write."""
+    the stage has all bytes, and no thread verifies them yet. state: "wanted" (not in place yet), "held" (in place, or
+    not needed here) or "failed" (given up). entry: the entry for the stage, whose mode lets the owner read and
+    write."""
 
     def __init__(self, target: "Target", entry: "Any") -> None:
         self.target = target
@@ -82,7 +83,7 @@ def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
 class Store(Stream):
     """Receives the files of a manifest and puts them in place. entries: the manifest, [number of a target, path, kind,
     mode, size, mtime_ns, link]. left: the number of files that are neither in place nor given up. received: the number
-    of received bytes. ready: the condition that guards the files' states, and tells threads of changes."""
+    of received bytes. ready: the condition that guards the files' states, and wakes threads when they change."""
 
     def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
@@ -100,7 +101,7 @@ class Store(Stream):
                 if index in inner:
                     self.files[-1].state, self.files[-1].have = "held", entry[3]
         Stream.__init__(self, [f.size for f in self.files])
-        self.received, self.left, self.at_least = 0, 0, 0  # at_least: all files before this number are received
+        self.received, self.left, self.at_least = 0, 0, 0  # no file before number at_least lacks bytes
         self.problems: list[tuple[str, str]] = []  # (path, reason) of files that were given up
         self.folders: set[tuple[Target, bytes]] = set()  # folders whose entries have changed
         self.to_place: queue.Queue[int] = queue.Queue()  # numbers of files that may be complete

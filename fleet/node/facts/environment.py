@@ -36,7 +36,8 @@ def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
 
 def enter(env: "dict[bytes, bytes]", python: "str | None", workdir: "str | None") -> bytes:
     """Changes `env` to the environment of the training interpreter. Returns the interpreter's path, or b"" if there is
-    none. python: as in the inventory; None means python3. workdir: the folder to which a relative path refers."""
+    none. python: as in the inventory; None means python3, or else python. workdir: the folder to which a relative path
+    refers."""
     argv = ["/bin/sh", "-c", PRINT_SETTINGS, "sh", python or "", workdir or "~"]
     path, *values = subprocess.check_output(argv, env=env, stdin=subprocess.DEVNULL).split(b"\0")
     env.update((name.encode(), value) for name, value in zip(SET, values) if value)
