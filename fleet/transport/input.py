@@ -13,7 +13,7 @@ from fleet.transport.base import POLL_SECONDS
 
 
 class Feed(queue.Queue[bytes | Exception]):
-    """Queues the input for one host. over: its command reads no more, or the host is given up."""
+    """Queues the input for one host. over: the host's command reads no more, or the host is given up."""
 
     over = False
 

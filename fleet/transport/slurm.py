@@ -25,8 +25,8 @@ UNSURE = re.compile(
     "unexpected message|communications? (connection )?error|temporarily un|try again|no route|unreachable",
     re.IGNORECASE,
 )
-# The same for all commands except sbatch. If sbatch cannot contact the controller, it has requested nothing. For the
-# other commands, that means that no answer came.
+# The same for all commands except sbatch, and one message more. After that message, sbatch has requested nothing, but
+# the other commands got no answer.
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
 # Messages of srun after slurmctld was restarted: slurmctld does not know the job's nodes yet, or forgot that it began
 # the job.

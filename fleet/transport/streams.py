@@ -41,8 +41,8 @@ class Streams:
         """Waits a moment until bytes can be sent or, with `reading`, received."""
 
     def send(self, data: bytes, *, patience: float = SEND_PATIENCE) -> None:
-        """Sends all bytes; blocks while the process reads nothing. Receives its output meanwhile, because a process
-        that writes before it reads on would otherwise wait for ever."""
+        """Sends all bytes; blocks while the process reads nothing. It receives the process's output meanwhile.
+        Otherwise a process that must write before it reads on would wait for ever."""
         view, moved = memoryview(data), time.monotonic()
         while view:
             if count := self._write(view):
@@ -85,7 +85,7 @@ class Streams:
             self._errors = (self._errors + received[1])[-STDERR_BYTES:]
             if received[0] or not received[1]:
                 return received[0]
-            if time.monotonic() >= until:  # stderr alone may never pause
+            if time.monotonic() >= until:  # stderr alone may come without a pause
                 break
         return None
 

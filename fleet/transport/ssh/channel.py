@@ -162,7 +162,7 @@ class SshSession:
         link = self._open_link()
         try:
             with on_failure(link.abort):
-                channel = link.open("session", deadline)  # before other threads see the link: it may allow one only
+                channel = link.open("session", deadline)  # before other threads see the link: sshd may allow one
         except ChannelRefused as error:
             raise self._refused(error.text or "refused") from error
         self._links.append(link)
