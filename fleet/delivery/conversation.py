@@ -1,5 +1,5 @@
 """Holds the head's end of the conversations with node/delivery/code_sync.py. It connects hosts while the source is
-read. Then it answers their requests: from the manifest of the source, and from the user's consent."""
+read. Then it answers the nodes' requests by the manifest of the source and by the user's consent."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from fleet.transport.program import Program
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-SILENCE_SECONDS = 30.0
-JOIN_SECONDS = 5.0
+SILENCE_SECONDS = 30.0  # a host that sends no byte for so long is lost
+JOIN_SECONDS = 5.0  # how long to wait for the end of the thread that sends
 MOST_WAITS = 3  # a sound node waits once, while a run begins
 
 
@@ -61,7 +61,7 @@ class Conversation:
         )
 
     def answer(self, kind: TypeForm[T]) -> T:
-        """Returns the next message, which must be of this kind. Raises HostFailed if it is a refusal."""
+        """Returns the next message, which must be of this kind. Raises HostFailed if that message is a refusal."""
         name = self._program.host.name
         for frame in self._frames:
             if frame.kind == EXIT:

@@ -21,6 +21,7 @@ GIT = (
     + ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=keep")
     + ("-c", "submodule.recurse=false", "-c", "diff.autoRefreshIndex=false")
 )
+# time limits of a git command, and of the second try of a list
 SECONDS, MORE_SECONDS = 5.0, 60.0
 LIST_BYTES = 256 << 20
 ENVIRONMENT = {
@@ -75,7 +76,7 @@ def git_folder(top: str) -> Path | None:
 
 
 def _listed(folder: str, top: str) -> bytes:
-    """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
+    """Returns git's list of a folder's files. Raises NoAnswer, also if git's work tree does not begin at `top`."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
     if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # that is the case in a copy of a submodule
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")

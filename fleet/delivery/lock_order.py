@@ -99,7 +99,7 @@ def shared_with(result: Result) -> str | None:
 
 
 def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:
-    """Returns the results, in which a host that shares a folder fails if the host that writes it failed."""
+    """Returns the results, in which a host that shares a folder fails if the host that writes the folder failed."""
     of = {result.host: result for result in results}
 
     def final(result: Result) -> Result:

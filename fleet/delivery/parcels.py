@@ -13,7 +13,7 @@ from fleet.delivery.tree import Tree, with_payload
 from fleet.node.delivery.stage import BLOCK
 
 PARCEL_BYTES = CHUNK = 1 << 20
-SAMPLE_BYTES = 1 << 16
+SAMPLE_BYTES = 1 << 16  # the end of a parcel, by which fleet tries if compression shrinks it
 KEEP_BYTES = 256 << 20  # parcels are kept in memory for further hosts, up to so many bytes
 
 

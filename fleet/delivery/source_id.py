@@ -2,9 +2,9 @@
 finds this folder in its destination knows that the destination is the source itself, reached by a link or a mount.
 
 A source carries a witness, a random number. The witness lies in the git-dir of the source's work tree or, without git,
-in a small file that no sync sends. It is valid only if a record in ~/.fleet/source-ids says that it was found in this
-folder. A copy or an archive of the folder carries the same witness, but has no such record. Paths and inodes cannot be
-witnesses: after `rm` and `mv`, other folders may have them.
+in a small file that no sync sends. The witness is valid only if a record in ~/.fleet/source-ids says that the witness
+was found in this folder. A copy or an archive of the folder carries the same witness, but has no such record. Paths and
+inodes cannot be witnesses: after `rm` and `mv`, other folders may have them.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ from fleet.node.delivery.tree import Walk, travelling, unsafe_links
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 
-MAX_ENTRIES = 1_000_000
+MAX_ENTRIES = 1_000_000  # limit of the entries in a node's list
 MAX_LIST = 256 << 20  # limit of the characters of all names in a node's list
 AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; no file was replaced"
 CHANGED = "changed"  # kind of the error if a file has changed since it was listed
-READINGS = 3
+READINGS = 3  # how often a file is read until its ctime stays the same
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Tree:
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
         """Returns the paths that must not be deleted on the node. A rule excludes such a path, or it is still in the
-        source and not below a link that is sent. paths: (path, kind)."""
+        source and not below a link that is sent. paths: (path, kind) of each candidate."""
         if self.rules is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
@@ -175,9 +175,10 @@ def scan(
     hosts: Sequence[Host] = (),
     places: Sequence[str] = (),
 ) -> Tree:
-    """Returns the tree of a code folder. Raises UsageError if it is missing, no folder, unreadable, or holds the user's
-    home. whole: no rule excludes anything. everything: see SourceRules. hosts: an environment in the folder is sent if
-    one of their interpreters is in it; their identity files are not sent. places: the destinations on these hosts."""
+    """Returns the tree of a code folder. Raises UsageError if `root` is missing, is no folder, cannot be read, or holds
+    the user's home. whole: no rule excludes anything. everything: see SourceRules. hosts: an environment in the folder
+    is sent if one of their interpreters is in it; their identity files are not sent. places: the destinations on these
+    hosts."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()

@@ -24,6 +24,7 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.wire import at_port
 from fleet.requests.request import Reach
 
+# a pause that shows that this process was suspended; between two checks of limits; between two heartbeats
 HELD_UP_SECONDS, POLL_SECONDS, PING_SECONDS = 3.0, 0.5, 2.0
 KNOWN_SECONDS = 20.0  # how long fleet queries why a batch system ends a job, which is killed a little later
 PROGRESS_SECONDS = 120.0  # a disk or file server that hangs for less comes back by itself
@@ -209,7 +210,7 @@ class IgnoresHeartbeats(Protocol):
 
     @property
     def heartbeat_at(self) -> float:
-        """Returns when the last ignored heartbeat arrived, by the session's clock; 0.0: never."""
+        """Returns when the last ignored heartbeat arrived, by the session's clock; 0.0 if none arrived."""
 
     def ignore_heartbeat(self, heartbeat: bytes) -> None:
         """Has the next recv() drop these bytes and wait further, if no other bytes came with them."""
@@ -245,8 +246,7 @@ class Transport(Protocol):
     def connect(self, host: Host, cancel: Cancel) -> Session: ...
 
     def resolve(self, host: Host) -> Target | None:
-        """Returns the target of connect(), or None if connect() opens no connection. Raises ConnectError of kind
-        "config" or "gateway"."""
+        """Returns the target of connect(); None if it opens no connection. Raises ConnectError (config, gateway)."""
 
     def route(self, host: Host) -> tuple[Host, ...]:
         """Returns the gateways to a host, outermost first. Raises ConnectError as resolve() does."""
@@ -256,7 +256,8 @@ class Transport(Protocol):
 
 
 class Unrouted:
-    """Base of transports that open no connection themselves: they resolve no address and use no gateway."""
+    """Serves as base of transports that open no connection themselves, so they resolve no address and use no
+    gateway."""
 
     def resolve(self, host: Host) -> None:
         return None

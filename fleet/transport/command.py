@@ -37,7 +37,7 @@ _OF_BASH = (
     "RANDOM SECONDS SHELLOPTS SRANDOM UID _"
 )
 READONLY = frozenset(_OF_BASH.split())
-LEFT_MOST = 20
+LEFT_MOST = 20  # most processes that are reported as left running
 STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
 INPUT = re.compile(rb"input (\d{1,10})")

@@ -95,8 +95,8 @@ def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
 
 
 def end(process: subprocess.Popen[bytes], itself: float, terminated: float) -> None:
-    """Ends a child process. It has `itself` seconds before SIGTERM, then `terminated` seconds before SIGKILL. Never
-    raises."""
+    """Ends a child process. The process has `itself` seconds before SIGTERM, then `terminated` seconds before SIGKILL.
+    Never raises."""
     for seconds, signum in ((itself, signal.SIGTERM), (terminated, signal.SIGKILL)):
         if not has_ended(process, seconds):
             process.send_signal(signum)  # sends nothing if another thread has reaped the process

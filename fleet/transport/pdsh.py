@@ -3,10 +3,10 @@
 pdsh 2.34 has these limits, which this module works around:
 
 - It gives its `ssh` no stdin, and passes on only whole lines, up to a NUL. It splits PDSH_SSH_ARGS at blanks, even in
-  quotes. So its PATH has a script called ssh. That script uses the streams with which pdsh was started, and knows the
-  argv that leads to the host's connection.
+  quotes. So pdsh's PATH has a script called ssh. That script uses the streams with which pdsh was started, and knows
+  the argv that leads to the host's connection.
 - It expands %h, %u, %n and %% in the command, too. So each % of the command is doubled.
-- It writes a message about an exit status to stderr, which is not the command's output. So its stderr is dropped.
+- It writes a message about an exit status to stderr, which is not the command's output. So pdsh's stderr is dropped.
 - It reports the largest exit status of all hosts (-S), and has one stdin. So each command has a pdsh of its own, which
   costs a few milliseconds.
 """

@@ -259,7 +259,7 @@ class Program(Conversation):
 
 
 def first_message(program: Program, answer: TypeForm[T], *, timeout: float, cancel: Cancel | None = None) -> T:
-    """Returns the first message of a program, which runs on. Raises ProtocolError if its type is not `answer`."""
+    """Returns the first message of a program, which runs on. Raises ProtocolError if the message is no `answer`."""
     frames = program.frames(silence=SILENCE_SECONDS, deadline=program.clock.monotonic() + timeout, cancel=cancel)
     message = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
     return decoded(answer, message, program.host.name)
@@ -274,7 +274,7 @@ def last_message(
     cancel: Cancel | None = None,
 ) -> T:
     """Returns the last message of a program. Then the program ends, or the next one can start. Raises ProtocolError if
-    the message's type is not `answer`."""
+    the last message is no `answer`."""
     deadline = None if timeout is None else program.clock.monotonic() + timeout
     last: dict[str, Any] = {}
     for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):
@@ -293,6 +293,6 @@ def call(
     silence: float | None = SILENCE_SECONDS,
     cancel: Cancel | None = None,
 ) -> T:
-    """Runs a remote program. Returns its last message. Raises ProtocolError if its type is not `answer`."""
+    """Runs a remote program. Returns its last message. Raises ProtocolError if that is no `answer`."""
     with Program(session, name, spec) as program:
         return last_message(program, answer, timeout=timeout, silence=silence, cancel=cancel)

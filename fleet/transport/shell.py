@@ -16,7 +16,7 @@ from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, CanPing, Ch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OUTPUT_LIMIT = 64 << 20
+OUTPUT_LIMIT = 64 << 20  # most bytes of a command's output
 # how long a program may take to end after its last message; a lost connection shows at once
 ENDING_SECONDS = 20.0
 

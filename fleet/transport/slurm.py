@@ -16,6 +16,7 @@ from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_
 from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd
 from fleet.transport.local import finish
 
+# time limits of a command of Slurm, and of a short query; the pause between two tries
 ASK_SECONDS, WHY_SECONDS, PAUSE_SECONDS = 30.0, 5.0, 1.0
 PING = "does slurmctld answer? scontrol ping"
 # Slurm's messages after which it is not known if a request was executed. "(connect failure)" is not one of them: the
@@ -78,7 +79,7 @@ def job_of(environ: Mapping[str, str]) -> str:
 
 
 def jobs_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns node -> job, if each node belongs to another job; {} elsewhere."""
+    """Returns node -> job if each node belongs to a job of its own; {} otherwise."""
     return dict(pair.partition("=")[::2] for pair in environ.get(JOBS, "").split(",") if pair)
 
 
@@ -91,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Refused:
-    """Reports that Slurm refused a request. why: its own message. stderr: all of its stderr."""
+    """Reports that Slurm refused a request. why: Slurm's own message. stderr: the whole stderr of the command."""
 
     why: str
     stderr: str = ""
@@ -211,8 +212,8 @@ def _patiently(argv: Sequence[str], seconds: float) -> Answer:
 
 
 def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, str]:
-    """Returns (why, more text) for a completing job, from indirect signs. Its NodeList and Restarts are already those
-    of the next attempt."""
+    """Returns (why, more text) for a completing job, from indirect signs. The NodeList and Restarts of such a job are
+    already those of the next attempt."""
     if _preempted(shown):
         return "PREEMPTED", ""
     if shown.get("Reason") == "TimeLimit":

@@ -1,4 +1,4 @@
-"""The transport within a Slurm allocation: it reaches hosts by a job step (step.py).
+"""Defines the transport within a Slurm allocation, which reaches hosts by a job step (step.py).
 
 When a step ends, Slurm ends all processes in the step's cgroup, also those with a session of their own. So the
 processes of a run last as long as the step of the head process that leads it. Each other command of fleet has a step of
@@ -27,7 +27,7 @@ UNANSWERED_SECONDS = 60.0  # a step is requested again for so long, in case slur
 
 
 class SrunSession(Started[RelayChannel]):
-    """Holds the session of a host of the step. Its address is the one that the host's agent connected from."""
+    """Gives access to a host of the step. address: the address from which the host's agent connected."""
 
     def __init__(self, step: Step, host: Host, link: Link, seconds: float) -> None:
         super().__init__(host, link.sock.getpeername()[0])

@@ -19,8 +19,8 @@ STDERR_BYTES = 64 << 10
 
 
 class Streams:
-    """Base of channels. A transport adds _write, _read and its own methods. Different threads may call recv, send and
-    wait."""
+    """Serves as base of channels. A transport adds _write, _read and its own methods. Different threads may call recv,
+    send and wait."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -29,7 +29,7 @@ class Streams:
         self._errors = b""
 
     def _write(self, data: memoryview) -> int:
-        """Sends some of the bytes. Returns their number, 0 if the process reads none at this moment. Raises
+        """Sends some of the bytes. Returns the number of sent bytes; 0 if the process reads none at this moment. Raises
         ConnectError(kind="lost")."""
         raise NotImplementedError
 
@@ -95,7 +95,7 @@ class Streams:
 
 
 class Started(Generic[C]):
-    """Base of sessions whose channels are independent. A transport adds _channel()."""
+    """Serves as base of sessions whose channels are independent. A transport adds _channel()."""
 
     def __init__(self, host: Host, address: str | None = None) -> None:
         self.host, self.address = host, address

@@ -22,9 +22,9 @@ from fleet.protocol.messages.chain import Done, Need, Ranges
 from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.program import Program
 
-SILENCE_SECONDS = 20.0
+SILENCE_SECONDS = 20.0  # a host that sends no byte for so long is lost
 HELLO_SECONDS = 60.0  # time for a lock, and for folders on slow disks
-SLOWEST_DISK = 10 << 20
+SLOWEST_DISK = 10 << 20  # bytes a second
 LISTS: tuple[Literal["wants", "files"], ...] = ("wants", "files")  # these may be sent in parts
 Handle = Callable[[str, Mapping[str, Any]], None]
 
@@ -114,8 +114,8 @@ class Member:
         return None
 
     def take(self, name: str, part: Sequence[Any], manifest: Manifest) -> list[Any]:
-        """Adds a part to the list `name` (see LISTS) and returns the list. It has at most one item per manifest
-        entry."""
+        """Adds a part to the list `name` (see LISTS) and returns the list. Raises ProtocolError if the list has more
+        items than the manifest has entries."""
         known = self.parts.setdefault(name, [])
         take_more(known, part, len(manifest.entries), self.host.name)
         return known

@@ -1,4 +1,5 @@
-"""Decides the order of sending in a broadcast, and holds the progress of each node. It has no threads and no clocks.
+"""Decides the order of sending in a broadcast, and holds the progress of each node. This module has no threads and no
+clocks.
 
 Every node that still needs bytes receives them from the nearest node before it that is not away; that node may be done.
 Without such a node, it receives them from the source. judge.py decides which nodes are moved."""
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 
 SOURCE = ""  # no host has this name
 HERE = "this machine"
-RATE_SECONDS = 4.0
-SAMPLE_SECONDS = 0.05
+RATE_SECONDS = 4.0  # time over which a rate is measured
+SAMPLE_SECONDS = 0.05  # shortest time between two samples of a rate
 LEAST_BYTES, LEAST_FILES = 1 << 16, 5  # less than that is no progress
 MOVES = 3  # how often a hop may be moved to the end
 # a hop crawls if its rate is below this fraction of the usual rate, and if that costs more than these seconds

@@ -32,9 +32,9 @@ from fleet.transport.program import Program, bootstrap, packed
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
-EVERY_SECONDS = 0.2
+EVERY_SECONDS = 0.2  # between two reports of a node that sends its files
 SILENCE_SECONDS = DEATH_SECONDS
-FILES_AT_ONCE = 5000
+FILES_AT_ONCE = 5000  # most files in one request for digests
 POLL_SECONDS = 0.5
 
 

@@ -30,7 +30,7 @@ from fleet.runtime import Runtime
 from fleet.transport.certificate import make_certificate
 
 PATIENCE_SECONDS = 60.0  # a node waits so long for a silent head, then releases its locks
-FDS_PER_HOST = 2
+FDS_PER_HOST = 2  # open files that the head needs for each host
 
 
 @dataclass(frozen=True)

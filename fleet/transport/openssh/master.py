@@ -24,7 +24,7 @@ from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
 
 NO_HOST = "fleet.invalid"  # does not resolve: an ssh that finds no connection to share reaches no host
-END_SECONDS = 10.0
+END_SECONDS = 10.0  # how long `ssh -O check`, and then the end of ssh, may take
 LISTEN_SECONDS = 0.002  # interval of looking for the socket, which ssh makes after it is authenticated
 
 

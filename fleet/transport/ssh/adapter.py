@@ -27,7 +27,7 @@ _CHANNEL_DATA = 94
 _CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
 _CHANNEL_FAILURE = 100
-WINDOW_BYTES = 4 * 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024  # the receive window of a channel
 PACKET_BYTES = 512 * 1024
 IDLE_SECONDS = 5.0  # only a fallback: usually, shutting a socket down wakes its thread
 # secure algorithms, cheapest first; the older ones are for servers that have no other
@@ -65,9 +65,9 @@ class Packets(Packetizer):
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """Extends paramiko's Transport by NodeChannels. judge: receives the host key during the key exchange; if it raises
-    an exception, nothing more is sent. key_algorithms: the algorithms to request for host keys, best first. goodbye:
-    the server's last message."""
+    """Extends paramiko's Transport: its channels are NodeChannels. judge: receives the host key during the key
+    exchange; if it raises an exception, nothing more is sent. key_algorithms: the algorithms to request for host keys,
+    best first. goodbye: the server's last message."""
 
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,

@@ -1,4 +1,5 @@
-"""Authenticates: with the configured keys, then the agent's, then at most one password. Nothing is tried twice.
+"""Authenticates with the configured keys, then with the agent's keys, then with at most one password. Nothing is tried
+twice.
 
 sshd counts failures (MaxAuthTries in a connection, PerSourcePenalties over connections). If sshd drops the connection
 before the password could be tried, fleet tries the password on one more connection.

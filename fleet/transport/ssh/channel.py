@@ -22,7 +22,7 @@ from fleet.transport.streams import Streams
 
 READ_BYTES = 256 * 1024  # most bytes of each stream in one read
 SEND_SLICE = 0.2  # seconds for which one send may block
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS = 3.0  # how long answers() waits for the host
 
 
 class SshChannel(Streams):

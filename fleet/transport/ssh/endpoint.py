@@ -179,8 +179,8 @@ def named(host: Host) -> Iterator[None]:
 
 
 class Routed:
-    """Base of transports over SSH. home: the directory that ~ means. hosts: the inventory, where gateways are looked
-    up."""
+    """Serves as base of transports over SSH. home: the directory that ~ means. hosts: the inventory, where gateways are
+    looked up."""
 
     def __init__(self, options: ConnectOptions | None, home: Path | None, hosts: Iterable[Host]) -> None:
         self.options = options or ConnectOptions()

@@ -18,8 +18,8 @@ SKIPPED_BYTES = 1 << 10  # ignored heartbeats may use up so much of the window u
 
 
 class ReadableEvent(threading.Event):
-    """Event that two buffers set when they receive data or end. An empty buffer calls clear(), which does nothing here,
-    because the other buffer may hold data. reset() clears it."""
+    """Defines an event that two buffers set when they receive data or end. An empty buffer calls clear(), which does
+    nothing here, because the other buffer may hold data. reset() clears the event."""
 
     def clear(self) -> None: ...
 

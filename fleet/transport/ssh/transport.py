@@ -1,4 +1,4 @@
-"""The ssh transport, by paramiko. Host keys are always verified, and every wait has a limit.
+"""Defines the ssh transport, which uses paramiko. Host keys are always verified, and every wait has a limit.
 
 All hosts of a gateway share one authenticated connection to it. Each host is reached through a direct-tcpip channel of
 that connection. Neither MaxStartups nor MaxSessions limits such channels.
