@@ -21,16 +21,17 @@ from fleet.model import Report, Result, grouped
 from fleet.requests.runs import Get
 from fleet.rules.units import counted, few, size_text
 
-FEW = 6
-BAR_COLUMNS = 100  # of a terminal; on a narrower one the text needs the room of a bar
-RATE_SECONDS = 5.0
+FEW = 6  # so many nodes are shown one by one
+BAR_COLUMNS = 100  # a terminal with fewer columns shows no bar: the text needs the room
+RATE_SECONDS = 5.0  # the rate is the mean over so long
 # state -> how the table names it for a host that is not done
 LABELS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
 
 
 class DataLine(ProgressLine):
     """Draws the progress of a transfer: percent of all bytes, the mean rate of a node, the time left, and each node's
-    percentage or state. Of more than FEW nodes it counts how many are in which state. Progress.what is the state."""
+    percentage or state. If there are more than FEW nodes, it counts how many are in which state. A node's state is the
+    `what` of its last Progress."""
 
     info = "note: "
 
@@ -60,7 +61,7 @@ class DataLine(ProgressLine):
 
     def _rate(self, seconds: float, done: float) -> float:
         """Returns bytes a second, over the last few seconds."""
-        if self._seen and seconds < self._seen[-1][0]:  # another round
+        if self._seen and seconds < self._seen[-1][0]:  # another round began
             self._seen.clear()
         self._seen.append((seconds, done))
         while len(self._seen) > 2 and seconds - self._seen[0][0] > RATE_SECONDS:
