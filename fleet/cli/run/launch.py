@@ -1,4 +1,4 @@
-"""`fleet launch [OPTIONS] SCRIPT [ARGS...]`"""
+"""Runs `fleet launch [OPTIONS] SCRIPT [ARGS...]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet top`: shows the use of the hosts' GPUs, networks and CPUs, once, or live until q or Ctrl-C."""
+"""Runs `fleet top`: shows the use of the hosts' GPUs, networks and CPUs, once, or live until q or Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet check`"""
+"""Runs `fleet check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet exec -- ARGV...`"""
+"""Runs `fleet exec -- ARGV...`."""
 
 from __future__ import annotations
 
