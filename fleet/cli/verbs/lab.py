@@ -1,4 +1,4 @@
-"""`fleet lab up [N] | down | status | cut | heal | freeze | kill | link`"""
+"""Runs `fleet lab up [N] | down | status | cut | heal | freeze | kill | link`."""
 
 from __future__ import annotations
 
