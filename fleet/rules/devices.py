@@ -21,8 +21,8 @@ def cuda_of(view: View) -> str:
 
 
 def no_driver(view: View) -> str | None:
-    """Returns the finding that GPUs have no driver: only if nvidia-smi lists none. If it hangs or fails, there is a
-    driver."""
+    """Returns the finding that GPUs are plugged in and have no driver; None if nvidia-smi lists a GPU. It also returns
+    None if nvidia-smi hangs or fails, because then there is a driver."""
     plugged, cuda = view.get("pci_gpus"), cuda_of(view)
     if not plugged or not cuda or lookup(view, "driver") is not None or view.get("gpus") != []:
         return None
@@ -46,8 +46,8 @@ def ecc_errors(gpu: View) -> str | None:
 
 
 def count(view: View) -> Any:
-    """Returns a host's number of GPUs, which must be the same on all hosts. MISSING if the inventory sets it: then
-    hosts may differ."""
+    """Returns a host's number of GPUs, which must be the same on all hosts. MISSING if the inventory sets the number,
+    because hosts may differ then."""
     want = view["want"]
     return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
 

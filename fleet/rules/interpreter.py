@@ -21,7 +21,7 @@ REINSTALL = (
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
 )
 IN_IMAGE = "build it into the image and 'fleet sync --image IMAGE', or name another interpreter of it by --python"
-LISTED = 4
+LISTED = 4  # so many interpreters of a host are listed
 PLAIN = re.compile(r"/[\w./+@-]+")  # YAML needs no quotes for such a path
 
 
