@@ -34,9 +34,10 @@ Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 class Cause(NamedTuple):
     """Explains why pairs of hosts do not reach each other. hosts: the affected hosts; of a split, the smaller side.
-    pairs: the pairs that the cause explains. shape: "host": it reaches no host and no host reaches it; "in": no host
-    reaches it; "out": it reaches no host; "split": no host of one side reaches any of the other; "pair": two hosts do
-    not reach each other; "one": the first does not reach the second."""
+    pairs: the pairs that the cause explains.
+    shape: "host": it reaches no host and no host reaches it; "in": no host reaches it; "out": it reaches no host;
+    "split": no host of one side reaches any of the other; "pair": two hosts do not reach each other; "one": the first
+    does not reach the second."""
 
     shape: Shape
     hosts: tuple[str, ...]
@@ -57,7 +58,7 @@ def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     found, left = list[Cause](), {*bad}
     fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
     # if two causes explain equally many pairs, the first one wins: it is simpler. Each chosen cause leaves fewer pairs
-    # for the others to explain: so the count of the first in the heap may be out of date
+    # for the others to explain, so a count in the heap may be out of date
     heap = [(-len(cause.pairs), n) for n, cause in enumerate(fitting)]
     heapq.heapify(heap)
     while left:
