@@ -120,7 +120,7 @@ def unread(runtime: Runtime) -> Iterator[None]:
     given, gone = runtime.emit, list[BrokenPipeError]()
 
     def emit(event: Event) -> None:
-        if gone:  # also drops what commands print as they end
+        if gone:  # what commands print while they end is dropped, too
             return
         try:
             given(event)

@@ -152,7 +152,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
 
 
 def show_left_out(settings: Settings) -> None:
-    """Prints with -v, in one line, which work failed on which the command's result does not depend."""
+    """Prints, with -v, one line about failed work on which the command's result does not depend."""
     left = left_out()
     if left and settings.verbose and not settings.json:
         from fleet.cli.screen.output import clean, inform

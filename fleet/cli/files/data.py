@@ -1,4 +1,4 @@
-"""Shows data and wheels of `fleet sync`; and `fleet get`, which fetches data."""
+"""Shows the data and wheels of `fleet sync`, and runs `fleet get`, which fetches data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class DataLine(ProgressLine):
 
 
 def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
-    """Prints which of the nodes' own files stayed, and where those that were replaced are kept."""
+    """Prints which of the nodes' own files stayed, and the folders that keep the replaced ones."""
     answers = list(answers)
     for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
         if left:
@@ -100,7 +100,7 @@ def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
 
 
 def warn_of_source(whole: Mirrored | Broadcasted) -> None:
-    """Prints what of a source does not arrive unchanged."""
+    """Prints which parts of a source do not arrive unchanged."""
     for path in whole.skipped:
         inform(f"warning: left out {clean(path)}: neither file, folder nor link")
     if whole.hard_links:

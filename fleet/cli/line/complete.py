@@ -117,8 +117,8 @@ class Bash(_Line, BashComplete):
 
 
 def _split(line: str) -> list[str]:
-    """Splits a line that may end in the middle of a quoted token. The last item is what is being typed, "" after a
-    blank."""
+    """Splits a line that may end in the middle of a quoted token. The last item is the token that is being typed; it is
+    "" after a blank."""
     *tokens, last = split_arg_string(line + "\0")  # \0 joins the token that is being typed, unless a blank ended it
     return [*tokens, last.removesuffix("\0")]
 

@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass
 class Line:
-    """Holds a command line that runs. A process runs one at a time; a playbook's steps are lines of their own.
+    """Holds a command line that runs. A process runs one line at a time; each step of a playbook is a line of its own.
 
     typed: the argv, with "fleet". group: the click group that parses it. by_itself: a user typed it; it is no step of a
     playbook. command: the verb, once it runs. inventory: the whole inventory, once it is read. none_live: all hosts

@@ -1,4 +1,4 @@
-"""Defines the common options. They are valid before and after the verb; the ones after it win."""
+"""Defines the common options. These options are valid before and after the verb; values after the verb win."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class LaunchView:
         self._taken: deque[Event] = deque()  # taken from the queue, but not shown yet
         self._bytes = 0
         self._dropped = 0
-        self._written = 0  # lines and events
+        self._written = 0  # so many lines and events were shown
         self._wake = threading.Condition()
         self._closing = False
         # begun: ranks may run. leased: ranks end if no process leads them. leads: this command leads them
@@ -158,7 +158,7 @@ class LaunchView:
             yield closing, dropped
 
     def _draw(self) -> None:
-        """Shows everything, live, to the end."""
+        """Shows all events until the end, with live lines below them."""
         for closing, dropped in self._turns():
             began, some = time.monotonic(), bool(self._taken)
             if some or closing or self.tracebacks.waits() or self._folding.left(began) <= 0:

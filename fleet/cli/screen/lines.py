@@ -197,9 +197,9 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self.stopping = False
-        self._held: dict[Stream, tuple[float, list[bytes]]] = {}
-        self._shown: dict[str, float] = {}
-        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # for the summary, or to show before the next attempt
+        self._held: dict[Stream, tuple[float, list[bytes]]] = {}  # rank -> (since when, its lines)
+        self._shown: dict[str, float] = {}  # identity of a traceback -> when it was last shown
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # shown by the summary, or before the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
         """Returns the lines to show at once."""

@@ -35,7 +35,8 @@ from fleet.model import Host, Result
 from fleet.requests.hosts import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
-WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # use these signs, too
+# programs whose own arguments may look like operators of a shell
+WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")
 BUILTINS = ("cd", "source", "export", "ulimit", "umask", "alias", "type")  # only a shell has them
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # a pattern of a shell; most regular expressions do not match
 SHORT = re.compile(r"^-\w")  # -w in -wgpu01
@@ -107,7 +108,7 @@ def line_for(no_fold: bool) -> ProgressLine:
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
-    """Prints the output of the hosts that the progress line has not shown."""
+    """Prints the hosts' outputs, as far as the progress line has not shown them."""
     if isinstance(line, PrefixedLines):
         line.flush()
     else:
@@ -214,7 +215,7 @@ def other_command(
     """Returns a hint with the command that was probably meant, for an argv that ended with these statuses; None without
     a guess. hosts: name -> host."""
     fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
-    if 127 in statuses:  # no host has such a program
+    if 127 in statuses:  # a host has no such program
         if len(argv) == 1 and len(argv[0].split()) > 1:
             return whole_line(argv[0], fleet)
         if argv[0] in hosts and len(argv) > 1:

@@ -53,8 +53,8 @@ def param_of(param: click.Parameter) -> tuple[str, Param]:
 
 @dataclass
 class CliVerbs:
-    """Implements playbook.steps.Verbs by this command line. shared: the common options, which come before each step's
-    verb.
+    """Implements playbook.steps.Verbs: runs each step as a line of fleet's click commands. shared: the common options,
+    which come before each step's verb.
 
     inventory: the hosts that steps select from; None if it cannot be read yet (a step may bring the lab up).
     """

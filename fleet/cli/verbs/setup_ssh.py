@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _terminal() -> bool:
-    """Returns whether a user can answer: stdin may be a pipe while the terminal is there."""
+    """Returns whether a user can answer on the terminal, which may be there even if stdin is a pipe."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -68,7 +68,7 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
 
 
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
-    """Returns the lines about keys: host, address, key type, fingerprint, and the fingerprints that it would
+    """Returns the lines about keys: host, address, key type, fingerprint, and the fingerprints that the key would
     replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
     return [
