@@ -1,6 +1,6 @@
 """Finds the collective that a run hangs in, by what each rank's flight recorder has of its process groups. Pure.
 
-A rank is blamed only where every member of the group has a dump, and that dump shows that the rank did not come."""
+A rank is blamed only if every member of the group has a dump, and the rank's own dump shows that it did not come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules about GPUs, their driver, and the toolkit that compiles for them."""
+"""Holds the rules about GPUs, their driver, and the toolkit that compiles for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def too_few(view: View) -> str | None:
     found, want = view.get("gpus"), view["want"]
     if found is None or view.get("gpu_error") or no_driver(view):
         return None
-    # slots are ranks: on CPU-only hosts they mean nothing about GPUs
+    # `slots` is a number of ranks: on hosts without GPUs it requires none
     indexed = max(want.devices or (-1,)) + 1
     wanted = max(want.ranks or 0, indexed)
     has_some = found or view.get("pci_gpus") or indexed

@@ -91,7 +91,7 @@ def fabric(gpu: View) -> str | None:
 
 
 def named(view: View, found: dict[int, str]) -> Sentence | None:
-    """Returns the finding on GPUs. found: GPU index -> what is wrong with it."""
+    """Returns the finding on the GPUs in `found`; None if there are none. found: GPU index -> what is wrong with it."""
     return judged(view, lambda gpu: found.get(gpu["index"]), None)
 
 

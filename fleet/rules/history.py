@@ -19,7 +19,7 @@ from fleet.rules.seen import RULES_OF_HEALTH, is_known, is_whole
 from fleet.rules.xid import explained, place
 
 BASELINE_SECONDS = 30 * 86_400.0  # age at which the baseline of the error counts is taken again
-ID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")  # as nvidia-smi has UUIDs
+ID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")  # UUIDs of nvidia-smi
 OF_HOST = "/"  # begins the id of a host
 MOST_NAMES = 8  # for so many inventories a GPU's host is kept
 # error counters of a GPU and of its NVLinks -> what each counts; see HARMLESS
@@ -42,7 +42,7 @@ HARMLESS = ("link_replay", "ecc_corrected_ever")
 @dataclass(frozen=True)
 class Past:
     """Records a finding of a rule. first, last: times of the first and the last check that found it. open: no later
-    check found it gone. times: how often it appeared."""
+    check found it gone. times: how often it appeared, not counting checks that found it still open."""
 
     severity: Severity
     first: Time
@@ -71,7 +71,7 @@ def counted_in(view: View, gpu: View) -> dict[str, int]:
     links = (each for each in view.get("nvlinks") or () if each["gpu"] == gpu["index"])
     own = {**gpu, **{f"link_{name}": count for link in links for name, count in link.items()}}
     if "xids" in view and gpu.get("bus"):
-        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # minor: a program's own
+        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # minor: by a program
         own["xids"] = sum(each["count"] for each in harm if place(each["bus"]) == place(gpu["bus"]))
     return {name: own[name] for name in COUNTS if own.get(name) is not None}
 

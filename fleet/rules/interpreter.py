@@ -77,7 +77,7 @@ def imports(view: View) -> Sentence | None:
 
 
 def other_packages(view: View) -> Any:
-    """Returns the packages that no other rule compares."""
+    """Returns {name: version} of the packages that no other rule compares; MISSING if there are none."""
     own = {"torch", "deepspeed", *NOTABLE}
     return {name: version for name, version in (view.get("packages") or {}).items() if name not in own} or MISSING
 

@@ -154,7 +154,7 @@ def _apply(rule: Rule, views: Mapping[str, View]) -> Iterable[Finding]:
     needed = {name for view in views.values() for name in view["want"].needs}
     if "launch" in needed and rule.needs and rule.needs not in needed:
         return ()  # the run does not need what the rule judges
-    if rule.needs:  # an error if the run needs it
+    if rule.needs:  # its findings are errors if the run needs that
         rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}
     for name, view in views.items():

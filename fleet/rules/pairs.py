@@ -209,7 +209,8 @@ def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
 
 
 def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns (the first pairs as a text, the hosts of all pairs in order)."""
+    """Returns (the first pairs as a text, the hosts of all pairs in order). found: causes of the shapes "pair" and
+    "one"."""
     signs = {"pair": "<->", "one": "->"}
     some = ", ".join(f"{it.hosts[0]} {signs[it.shape]} {it.hosts[1]}" for it in found[:MOST_PAIRS])
     hosts = {host for cause in found for host in cause.hosts}

@@ -59,8 +59,8 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Describes a problem. id: the rule's. hosts: those that have it, in inventory order. gpus: host -> the indexes of
-    its GPUs, if it is about GPUs."""
+    """Describes a problem. id: the id of its rule. hosts: the hosts that have the problem, in inventory order. gpus:
+    host -> the indexes of its GPUs, if it is about GPUs."""
 
     id: str
     severity: Severity
@@ -86,9 +86,9 @@ class Rule:
     when: a fact that must be true for the rule to apply to a host.
     needs: what the rule judges: "python", one of its modules, or "launch". Its findings are errors if the run needs
     that, and otherwise warnings; a launch that does not need it skips the rule.
-    covered_by: rules that explain this one, if their findings are about the same hosts and at least as severe. echo_of:
-    the same, but their findings may be about other hosts. run: a launch shows its warnings in full. essential: it
-    protects runs, code or data, so no host may ignore it.
+    covered_by: rules that explain this one, if their findings are about the same hosts and at least as severe.
+    echo_of: rules that explain this one if they find something on any host. run: a launch shows its warnings in full.
+    essential: it protects runs, code or data, so no host may ignore it.
     A host that lacks the fact because its step timed out is not judged.
     """
 

@@ -30,8 +30,8 @@ Fold = Callable[[list[float]], float]
 
 
 class Point(NamedTuple):
-    """Holds the figures of a sample. waiting: the `waiting` of the sample: (own address, other address, share of unsent
-    data, share of unread data) of each connection; None if it is not known."""
+    """Holds the figures of a sample. waiting: for each connection (own address, other address, share of checks at which
+    data waited to be sent, share at which data waited to be read); None if it is not known."""
 
     time: float
     figures: Figures
@@ -39,8 +39,8 @@ class Point(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Returns the mean. A node may report values whose sum is infinite: then it is infinity, where statistics.fmean()
-    raises OverflowError."""
+    """Returns the mean. A node may report values whose sum is infinite: the mean is then infinity, and
+    statistics.fmean() would raise OverflowError."""
     return sum(values) / len(values)
 
 
@@ -51,8 +51,8 @@ def folded(fold: Fold, values: Iterable[float | None]) -> float:
 
 
 def point_of(sample: Sample, run: str, ranks: int) -> Point:
-    """Returns the figures of a sample. It is known which GPUs are the run's if their number is that of the host's
-    ranks."""
+    """Returns the figures of a sample. Figures of GPUs are known only if the run has as many GPUs as ranks on the
+    host."""
     ours = [gpu for gpu in sample["gpus"] if run in gpu["runs"]]
     gpus = ours if len(ours) == ranks else []
     working = [gpu for gpu in gpus if (gpu["use"] or 0.0) >= USE_OTHERS]
@@ -108,8 +108,8 @@ def slow_host(points: Mapping[str, Sequence[Point]]) -> Slow | None:
 
 
 def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
-    """Yields the evidence that the others wait for a host. An empty text is weak evidence: it names no host, and
-    forbids to name another one."""
+    """Yields the evidence that the others wait for a host. An empty text is weak evidence: the host is not named, and
+    neither is another one."""
 
     def ends(name: str) -> tuple[float, float]:
         values = [other[name] for other in others]

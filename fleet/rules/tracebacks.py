@@ -88,8 +88,8 @@ class Part:
 
     @property
     def at(self) -> int:
-        """Returns the line of the exception's text that shows the error. If the text has other tracebacks, it is in the
-        last one."""
+        """Returns the line of the exception's text that shows the error. If the text has other tracebacks, the error is
+        in the last of them."""
         lines = self.exception.split("\n")
         nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
         after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))

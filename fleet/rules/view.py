@@ -30,8 +30,8 @@ GIB_STEP = 4  # GPU memory is rounded to so many GiB: drivers keep different amo
 
 
 def view(facts: View, want: Want = Want()) -> View:
-    """Returns a host's facts, as `check` or a launch's preflight collected them, with derived facts added. Its "want"
-    describes what the run needs of the host."""
+    """Returns a host's facts, as `check` or a launch's preflight collected them, with derived facts added. The key
+    "want" of the result describes what the run needs of the host."""
     late = facts.get("timed_out") or ()
     before = {"activate": AFTER_ACTIVATE, "python": AFTER_PYTHON, "gpus": AFTER_GPUS}
     after = [step for each in late for step in before.get(each, ())]
