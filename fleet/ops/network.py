@@ -86,7 +86,7 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, An
 
 def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
     """Returns rounds, each as {host: [the host that it sends to]}. After all rounds, each host has sent to all others.
-    In a round, a host never sends and receives: its acknowledgements would wait after the data that it sends."""
+    A host never sends and receives in the same round: its acknowledgements would wait after the data that it sends."""
     ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     half = len(ring) // 2
     found = list[dict[str, list[str]]]()

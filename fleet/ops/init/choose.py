@@ -60,8 +60,8 @@ def data_addresses(
     """Returns each host's best address, or None if it has none. candidates: host -> addresses. reached: host -> those
     of its addresses at which every host that tried reached it; no other address is returned.
 
-    An address is preferred for, in this order: IPv4, a network that all hosts have, a private address, an interface
-    that SSH does not use, a fast interface."""
+    Prefers, in this order: IPv4, a network that all hosts have, a private address, an interface that SSH does not use,
+    a fast interface."""
     shared = Counter(network for own in candidates.values() for network in {each.network for each in own})
 
     def worth(each: Address) -> tuple[bool, bool, bool, bool, int]:
@@ -99,8 +99,8 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
     """Returns each host's interpreter for training. A host is left out if none of its interpreters has torch.
 
-    An interpreter is preferred for, in this order: the inventory's interpreter, a torch that has CUDA if and only if
-    the host has GPUs, a path that many hosts have in common."""
+    Prefers, in this order: the inventory's interpreter, a torch that has CUDA if and only if the host has GPUs, a path
+    that many hosts have in common."""
     preferred = {name: _preferred(host_facts) for name, host_facts in facts.items()}
     there = {name: [*(facts[name].get("interpreters") or []), preferred[name]] for name in facts}
     with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
