@@ -35,8 +35,8 @@ COPY = b".copy.fleet-get."  # prefix of a folder for a copy on the destination's
 
 
 def _move(staged: bytes, place: bytes) -> None:
-    """Moves a staged file to its place in one step. From another file system, it first copies the file next
-    to that place."""
+    """Moves a staged file to its place in one step. From another file system, it first copies the file next to that
+    place."""
     try:
         os.replace(staged, place)
     except OSError as error:
