@@ -206,8 +206,8 @@ def active(facts: Facts) -> list[tuple[Any, ...]]:
 
 
 def ib_write_bw(port: tuple[Any, ...], tcp: int, server: str | None) -> list[str]:
-    """Returns the arguments of perftest's program. port: see active(). tcp: the port number. server: the
-    address to connect to, or None on the server itself."""
+    """Returns the arguments of perftest's program. port: see active(). tcp: the port number. server: the address to
+    connect to, or None on the server itself."""
     own = ["-d", str(port[0]), "-i", str(port[1]), "-p", str(tcp), "-D", "2", "-F", "--report_gbits"]
     return [*own, *([server] if server else [])]
 

@@ -113,8 +113,7 @@ class Received:
         return path, 0, ""
 
     def _key(self, path: str) -> str:
-        """Returns the staged name of a path. A folder and a file in the place of that folder have different
-        names."""
+        """Returns the staged name of a path. A folder and a file in the place of that folder have different names."""
         return hashlib.sha256(encode(f"{self.spec['path']}\0{path}")).hexdigest()[:KEY]
 
     def _at(self, name: str) -> bytes:

@@ -115,8 +115,8 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
 
 
 def _preferred(facts: Facts) -> Interpreter | None:
-    """Returns the requested interpreter: the inventory's, or one like the head's. Returns None if that
-    interpreter lacks torch."""
+    """Returns the requested interpreter: the inventory's, or one like the head's. Returns None if that interpreter
+    lacks torch."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
     if not torch or not path or not version:
