@@ -37,8 +37,8 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = True) -> bool:
     """Writes `data` to `path`, atomically. data None: removes the file. Returns True if something was changed.
 
-    The file keeps its mode, and its owner if that is the user. follow True: replaces the target of a symlink. False:
-    replaces the symlink itself, where only another user can have made it.
+    The file keeps its mode, and its owner if that is the user. follow True: replaces the target of a symlink. follow
+    False: replaces the symlink itself, because only another user can have made it.
     """
     target = Path(os.path.realpath(path)) if follow else path
     with on_os_error(HostFailed, f"cannot write {path}"):

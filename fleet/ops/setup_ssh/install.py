@@ -30,8 +30,8 @@ Files = dict[str, bytes]
 
 @dataclass
 class Reached:
-    """Holds a host that the head logged in to. changed: the changes on the host, as text. used: the host's
-    public key at its last setup, if any."""
+    """Holds a host that the head logged in to. changed: the changes on the host, as text. used: the host's public key
+    at its last setup, if any."""
 
     plan: HostPlan
     state: NodeState
