@@ -67,9 +67,9 @@ def digest_of(path: Path, stopped: Stopped) -> str:
 
 @dataclass(frozen=True)
 class Wheel:
-    """Describes a wheel file. name: normalized. tags: such as "cp311-cp311-linux_x86_64", expanded. sha256: the
-    wheel's digest. identity: the digest of the installed files (see fleet/node/python/installed.py). modules: what is
-    imported as a test. unpacked: bytes of the files in the wheel. size: bytes of the wheel."""
+    """Describes a wheel file. name: normalized. tags: such as "cp311-cp311-linux_x86_64", expanded. sha256: the wheel's
+    digest. identity: the digest of the installed files (see fleet/node/python/installed.py). modules: what is imported
+    as a test. unpacked: bytes of the files in the wheel. size: bytes of the wheel."""
 
     path: Path
     name: str
