@@ -30,7 +30,8 @@ from fleet.transport.ssh.endpoint import resolve
 
 class Connection(fabric.Connection):  # type: ignore[misc]
     """Connects a task to a host. original_host: the host's name in the inventory. host, user, port: the address of its
-    sshd. known: the host in the inventory. owner: the sink that is current when the connection is made."""
+    sshd. known: the host as the inventory or ~/.ssh/config describes it. owner: the sink that is current when the
+    connection is made."""
 
     known: Host
     owner: Sink | None

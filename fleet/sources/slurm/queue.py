@@ -62,8 +62,9 @@ def standing_of(name: str, start: str = "", reason: str = "") -> Standing:
 
 
 def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
-    """Returns the state of a job from lines of `squeue -o FORMAT`, or None if no line is about the job. lines: number()
-    of a job -> its lines. If one run is an array, this is the state of its leading task; if that task runs and another one waits, the waiting task's."""
+    """Returns the state of a job from lines of `squeue -o FORMAT`, or None if no line is about the job. lines: number
+    of a job -> its lines. For a run that is an array, this is the leading task's state, or a waiting task's if the
+    leading one runs."""
     runs = f"/{naming.submitted_script(job[1]).parent.name}/{job[1].name}|"  # another path may lead to it on the node
     own = [line.split("|", 4) for line in lines.get(naming.number(job[0]), ()) if runs in line]
     found = {name: standing_of(state, start, reason) for name, state, start, _, reason in own}
