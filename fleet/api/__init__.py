@@ -139,7 +139,8 @@ def reopen(
     """Returns the hosts of a run of this machine, as its inventory described them when it started, with its transport.
 
     env: values of the inventory's variables that may be secret, because fleet does not keep such values. Raises
-    UsageError if one is missing. ask: as in `open`; it is called if something else has changed the run's folder."""
+    UsageError if one is missing. ask: as in `open`; it is asked whether to use a record that this user's fleet did not
+    write."""
     from fleet.inventory.select import select
     from fleet.ops.run.find import again
 

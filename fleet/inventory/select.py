@@ -153,7 +153,6 @@ class Groups:
     """Resolves groups and operands. definitions: group -> expressions of its members. hosts: in the inventory's order.
     given: see select().
 
-
     "@all" is every host unless a group of that name is defined. `token in groups` is true if the token means a host.
     """
 
