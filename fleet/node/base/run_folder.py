@@ -258,7 +258,8 @@ def since_boot(folder: str) -> bool:
 
 
 def why_gone(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, Unix time or None if unknown) for a run with neither a supervisor nor a final status."""
+    """Returns (cause, reason, Unix time of the cause, or None if that is now) of a run that has neither a supervisor
+    nor a final status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None
     if since_boot(folder):
@@ -274,10 +275,8 @@ def live_supervisors(folder: str) -> "list[dict[str, Any]]":
 
 def ranks_up(folder: str) -> int:
     """Counts the live ranks in /proc. Records do not show that: an engine may have restarted the recorded ranks."""
-    found, spec = (
-        set(descendants_of(who["pid"] for who in live_supervisors(folder))),
-        read_json(os.path.join(folder, SPEC)),
-    )
+    spec = read_json(os.path.join(folder, SPEC))
+    found = set(descendants_of(who["pid"] for who in live_supervisors(folder)))
     if spec.get("container"):  # ranks in docker's containers are descendants of docker's daemon, not of the supervisor
         found.update(with_env(RUN_MARK, spec["run"]))
     return len(rank_wrappers(found))
