@@ -12,7 +12,7 @@ def interrupted(*_: object) -> None:
 
 
 def main() -> None:
-    gc.set_threshold(50_000)  # modules make no cycles: to look for them takes a tenth of the time to import them
+    gc.set_threshold(50_000)  # an import leaves no cycles to collect; searching for them would take a tenth of its time
     ignored = signal.getsignal(signal.SIGINT) != signal.default_int_handler
     if not ignored:
         signal.signal(signal.SIGINT, interrupted)

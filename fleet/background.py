@@ -25,7 +25,8 @@ def thread_limit() -> Iterator[None]:
 
 
 def background(name: str, work: Callable[[], T]) -> Future[T]:
-    """Starts the work on a thread of that name. Returns the future of its result. Raises LimitError."""
+    """Starts the work on a thread of that name. Returns the future of its result. Raises LimitError as thread_limit()
+    does."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -40,8 +41,8 @@ def background(name: str, work: Callable[[], T]) -> Future[T]:
 
 
 def unattended(name: str, work: Callable[[], T]) -> Future[T]:
-    """Does what background() does for work whose result no caller reads: an error in it is shown like that of a
-    thread."""
+    """Starts work whose result no caller reads, as background() does. An error in the work is shown like an error that
+    ends a thread."""
 
     def run() -> T:
         try:

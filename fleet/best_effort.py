@@ -1,17 +1,17 @@
-"""Does work that the rest does not depend on. What fails of it is remembered, and `-v` shows it at the end."""
+"""Does work on which no other work depends. Failures of such work are remembered, and `-v` shows them at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_left_out: dict[str, str] = {}  # what could not be done -> the last reason
+_left_out: dict[str, str] = {}  # work that could not be done -> the last reason
 
 
 @contextmanager
 def best_effort(what: str, errors: type[Exception] | tuple[type[Exception], ...] = OSError) -> Iterator[None]:
-    """Leaves the block at one of these errors, and remembers it. what: such as "write the cache"; a constant text, as a
-    process that runs for long keeps one reason for each."""
+    """Leaves the block at one of these errors, and remembers the error. what: the work, such as "write the cache". It
+    must be a constant text, because a process that runs for long keeps one reason for each text."""
     try:
         yield
     except errors as error:
@@ -19,7 +19,7 @@ def best_effort(what: str, errors: type[Exception] | tuple[type[Exception], ...]
 
 
 def left_out() -> dict[str, str]:
-    """Returns what could not be done since the last call -> the last reason."""
+    """Returns the work that could not be done since the last call -> the last reason."""
     found = dict(_left_out)
     _left_out.clear()
     return found

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
 CLASS, EVENT = "class", "event"
-# KEY: marks a field that documents omit if it is None; its value is the field's name there, None: the same name.
-# NOT_SERIALIZED: marks a field that does not leave this process
+# keys of a field's metadata. KEY: documents omit the field if its value is None; metadata[KEY] is its name there, or
+# None for the same name. NOT_SERIALIZED: the field does not leave this process
 KEY, NOT_SERIALIZED = "key", "stays"
-SPREAD = "**"  # the KEY of a mapping whose items are fields of the document
+SPREAD = "**"  # metadata[KEY] of a mapping: each of its items becomes a field of the document
 OF_ERROR = ("message", "hint", "where", "host", "kind")
 MOST = (1 << 64) - 1
 
@@ -116,7 +116,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: TypeForm[T], stored: Any) -> T:
-    """Returns the value of which to_json() made `stored`. Raises Misfit if it is no `kind`."""
+    """Returns the value that to_json() converted to `stored`. Raises Misfit if the value is no `kind`."""
     return decode(kind, stored, UNBOUNDED)
 
 

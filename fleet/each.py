@@ -1,4 +1,5 @@
-"""Runs a task on each host: connects, runs it, closes the connection. All verbs that work host by host use it."""
+"""Runs a task on each host: connects, runs the task, closes the connection. All verbs that work host by host use this
+module."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ def on_each(
 ) -> tuple[Result, ...]:
     """Runs `task` on every host, on `runtime.fanout` hosts at a time. Returns the results in the order of `hosts`.
 
-    Emits a Round, and Started and Finished for every host. what: the task, as text. An exception becomes Result.error;
-    its kind is "internal" unless it is a FleetError. After a cancel, a task has `drain` seconds to clean up before it
-    is abandoned. Raises LimitError, before the start, if this machine cannot hold so many connections.
+    Emits a Round, and Started and Finished for every host. what: the task, as text. An exception becomes Result.error.
+    The error's kind is "internal" if the exception is no FleetError. After a cancel, a task has `drain` seconds to
+    clean up before it is abandoned. Raises LimitError, before the start, if this machine cannot hold so many
+    connections.
     """
     fanout.check_limits(len(hosts), runtime.fanout)
 
@@ -67,7 +69,7 @@ def for_each_host(
 def answers_of(
     hosts: Sequence[Host], runtime: Runtime, work: Callable[[Host], T], what: str
 ) -> tuple[dict[str, T], dict[str, Result]]:
-    """Returns (what `work` returns of each host, the results of the hosts where it fails), in the order of `hosts`."""
+    """Returns (host -> the value that `work` returned, host -> the failed result), in the order of `hosts`."""
     answers: dict[str, T] = {}
 
     def one(host: Host) -> Result:
@@ -100,10 +102,11 @@ def as_one(
     more: str = "",
     names: Iterable[str] = (),
 ) -> FleetError:
-    """Returns the error that refuses a verb as a whole: the first host's cause, with all hosts that share it.
+    """Returns the error that refuses a verb as a whole: the first host's cause, with all hosts that have the same
+    cause.
 
-    Emits the other causes as notices; JSON has an `event` for each host. more: the consequence, as text. names: all
-    hosts of the verb, also those without an error."""
+    Emits the other causes as notices. In JSON, a notice has an `event` for each host. more: the consequence, as text.
+    names: all hosts of the verb, also those without an error."""
     first = next(iter(errors.values()))
     main, *others = by_cause([(e, e.reason, e.hint) for e in errors.values()])
     for cause in others:

@@ -1,7 +1,7 @@
 """The exception tree.
 
-Every error a user can cause is a FleetError: it knows the exit code it ends the command with, a stable `kind`
-for --json, and where possible a hint that names the next step. cli/main.py is the only place that prints one.
+Every error a user can cause is a FleetError: it has the exit code with which the command ends, a stable `kind` for
+--json, and where possible a hint that names the next step. Only cli/main.py prints these errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reason(str):
     def __add__(self, more: str) -> Reason:
         if not isinstance(more, Reason):
             return Reason(self.template + more, **self.details)
-        names: dict[str, str] = {}  # two gateways in a row have details of one name
+        names: dict[str, str] = {}  # the reasons of two gateways in a row have details of the same name
         for name in more.details:
             names[name] = name
             while names[name] in self.details or (names[name] != name and names[name] in more.details):
@@ -64,13 +64,13 @@ class Reason(str):
         return cls(_NUMBERS.sub(name, text), **details)
 
 
-# whole tokens, one or a list: not in a name, a path, an address or a version
+# numbers that are whole tokens, one or a list of them: not a part of a name, a path, an address or a version
 _NUMBER = r"(?<![\w./:-])[0-9]+(?:\.[0-9]+)?(?![\w/-]|[.:]\w)"
 _NUMBERS = re.compile(f"{_NUMBER}(?:, {_NUMBER})*")
 
 
 def fill(template: str, details: Mapping[str, str]) -> str:
-    """Returns the template with its details; safe for any text in either."""
+    """Returns the template with its details filled in. Braces in the details are not filled in again."""
     return re.sub(r"\{(\w+)\}", lambda match: details.get(match[1], match[0]), template)
 
 

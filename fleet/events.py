@@ -23,8 +23,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Round(Event):
-    """Reports that work on all of `hosts` begins; without hosts, work on this machine. what: the work as text
-    ("installing"), "" for the verb itself. Without both, no work is under way any more."""
+    """Reports that work on all of `hosts` begins, or, without hosts, work on this machine. what: the work as text
+    ("installing"), or "" for the verb itself. Without hosts and `what`, it reports that no work is under way."""
 
     what: str
     hosts: tuple[str, ...]
@@ -32,7 +32,8 @@ class Round(Event):
 
 @dataclass(frozen=True)
 class Started(Event):
-    """Reports that work on a host began, or its next step. what: a short phrase ("connecting", "installing")."""
+    """Reports that work on a host, or the next step of this work, began. what: a short phrase ("connecting",
+    "installing")."""
 
     host: str
     what: str = ""
@@ -40,7 +41,7 @@ class Started(Event):
 
 @dataclass(frozen=True)
 class Output(Event):
-    """Holds raw bytes that a process wrote. rank: the global rank, or None."""
+    """Holds raw bytes that a process wrote. rank: the global rank, or None if the process is no rank."""
 
     host: str
     stream: Name
@@ -50,7 +51,8 @@ class Output(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """Reports a counter: `done` of `total`. total: None if it is not known. unit: bytes, or a count of things."""
+    """Reports a counter: `done` of `total`. total: None if it is not known. unit: whether both are numbers of bytes or
+    of things."""
 
     host: str | None
     what: str
@@ -72,7 +74,7 @@ class Finished(Event):
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Reports a message to the user. happened: the events of a run that it is about."""
+    """Reports a message to the user. happened: the events of a run that the message is about."""
 
     level: Level
     message: str
@@ -82,17 +84,17 @@ class Notice(Event):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Returns its JSON records, one for each event."""
+        """Returns the notice's JSON records, one for each event in `happened`."""
         about = {"level": self.level, "host": self.host, "message": self.message}
         return [event.as_json(self.time, **about) for event in self.happened]
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Returns its record for --json (docs/json.md), {} if the notice is about no event of a run."""
+        """Returns the notice's record for --json (docs/json.md), or {} if it is about no event of a run."""
         return next(iter(self.records), {})
 
     def has(self, *kinds: type[RunEvent]) -> bool:
-        """Is true if it is about an event of one of these kinds."""
+        """Returns whether the notice is about an event of one of these kinds."""
         return any(isinstance(event, kinds) for event in self.happened)
 
 

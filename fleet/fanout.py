@@ -18,9 +18,9 @@ from fleet.transport.base import Cancel
 R = TypeVar("R")
 
 TURN_SECONDS = 0.5
-DRAIN_SECONDS = 2.0  # after a cancel, work that is under way may clean up for so long before it is abandoned
-# open files of the interpreter, terminal, logs, gateways and name lookups: the least, and the number reserved if
-# possible
+DRAIN_SECONDS = 2.0  # time after a cancel in which running work may clean up before it is abandoned
+# number of open files of the interpreter, terminal, logs, gateways and name lookups: the least, and what is reserved if
+# the limit allows it
 OWN_FDS, RESERVED_FDS = 28, 64
 
 
@@ -32,14 +32,14 @@ def run(
     cancel: Cancel,
     drain: float = DRAIN_SECONDS,
 ) -> Iterator[tuple[T, R | BaseException]]:
-    """Runs `work` in at most `limit` threads. Yields (item, result) in the order of completion; an exception is a
-    result.
+    """Runs `work` in at most `limit` threads. Yields (item, result) in the order of completion. An exception of `work`
+    is its result.
 
     After a cancel no new work starts. Items that were not started, or do not end within `drain` seconds, yield
     Interrupted. If the consumer stops, no new work starts either.
     """
     waiting = deque(enumerate(items))
-    # no SimpleQueue: if a signal handler takes longer than the timeout of get(), that waits for ever
+    # no SimpleQueue: its get() waits for ever if a signal handler takes longer than the timeout
     done: queue.Queue[tuple[int, R | BaseException] | None] = queue.Queue()
     stopped = threading.Event()
 
@@ -52,7 +52,7 @@ def run(
             result: R | BaseException
             try:
                 result = work(item)
-            except BaseException as error:  # also SystemExit: a worker must not vanish
+            except BaseException as error:  # even SystemExit: a worker must not end without a result
                 result = error
             done.put((index, result))
 

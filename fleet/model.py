@@ -20,13 +20,13 @@ A = TypeVar("A")
 class Host:
     """One machine of the inventory.
 
-    name: what users, logs and JSON call it. address: where SSH goes (default: name). data_address: where
-    training traffic goes, MASTER_ADDR (default: address). user/port/identity_file/proxy_jump: None means
-    "what ~/.ssh/config has, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...".
-    slots: ranks a node runs by default; None means one per GPU, else 1. devices: GPU indexes a selection
-    left to this node, None for all. python: the training interpreter. activate: a shell line run before
-    commands. workdir: where code lives. env: variables for everything run there. ignore: the ids of rules that do
-    not judge it, with commas between. container: the image that training runs in, or its file.
+    name: what users, logs and JSON call it. address: where SSH goes (default: name). data_address: where training
+    traffic goes, MASTER_ADDR (default: address). user/port/identity_file/proxy_jump: None means "what ~/.ssh/config
+    has, else OpenSSH's default". host_key: a pinned fingerprint "SHA256:...". slots: ranks a node runs by default; None
+    means one per GPU, else 1. devices: the GPU indexes that a selection left to this node, or None for all GPUs.
+    python: the training interpreter. activate: a shell line run before commands. workdir: where code lives. env:
+    variables for everything run there. ignore: the ids of rules that do not judge the host, with commas between.
+    container: the image that training runs in, or its file.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Host:
 class Inventory:
     """Hosts in the order they were written; `groups` map a group name to host names; `env` goes to every host.
 
-    source: the file it came from, for messages. sync: the raw `sync:` section, interpreted by ops/sync.
+    source: the file that the inventory came from, for messages. sync: the raw `sync:` section, interpreted by ops/sync.
     unselected: the file's hosts that a selection left out; a jump host may be one of them.
     """
 
@@ -82,7 +82,8 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Node:
-    """A host that takes part in a run. local_world_size: ranks on it; first_rank: its lowest global rank."""
+    """A host that takes part in a run. local_world_size: the number of its ranks. first_rank: its lowest global
+    rank."""
 
     host: Host
     node_rank: int
@@ -99,13 +100,13 @@ Kind = Literal["script", "module", "program"]
 
 @dataclass(frozen=True)
 class Job:
-    """Describes what engines start, as they have prepared it; all else that was requested is Launch's. args are the
-    script's own.
+    """Describes what engines start, as they have prepared it. requests.launch.Launch has all else that was requested.
+    args: the script's arguments.
 
     env: literal values; env_expand: values whose $NAME parts are expanded on the node. engine_args: options passed
-    through to the engine. engine_options: those that the engine declares, by name. kind: whether `script` is a Python
-    script, a module or a program. files: name -> text, what the engine finds in the run's folder on each node. notes:
-    the engine's notes on the job.
+    through to the engine. engine_options: name -> value of the options that the engine declares. kind: whether `script`
+    is a Python script, a module or a program. files: name -> text of the files that the engine finds in the run's
+    folder on each node. notes: the engine's notes on the job.
     """
 
     script: str
@@ -145,13 +146,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Inside:
-    """Holds an answer that is no part of a document."""
+    """Holds an answer that verbs use inside fleet, and that is no part of a JSON document."""
 
     value: Any
 
 
 class Answering:
-    """Holds an answer: a dataclass, and `data`, which is made of it."""
+    """Holds an answer: a dataclass. data: the JSON that is made from it."""
 
     answer: object
     data: Mapping[str, Any]
@@ -167,9 +168,9 @@ class Answering:
 
 @dataclass(frozen=True)
 class Result(Answering):
-    """Holds what became of one host. Exactly one of: ok; exit_status != 0; error. `data` is verb-specific JSON,
-    `answer` the dataclass that it is made of. An output that is too large for memory is Spooled: bytes() returns it
-    whole, iteration yields its pieces."""
+    """Holds what became of one host. Exactly one of these applies: ok; exit_status != 0; error. `data` is verb-specific
+    JSON, made from the dataclass `answer`. An output that is too large for memory is Spooled: bytes() returns it whole,
+    iteration yields its pieces."""
 
     host: str
     ok: bool
@@ -193,8 +194,8 @@ class Result(Answering):
 
 @dataclass(frozen=True)
 class Report(Answering):
-    """The outcome of a verb over all hosts, in inventory order. `data` is merged into the JSON document, `answer` the
-    dataclass that it is made of."""
+    """The outcome of a verb over all hosts, in inventory order. `data` is merged into the JSON document, and is made
+    from the dataclass `answer`."""
 
     verb: str
     results: tuple[Result, ...]
@@ -217,9 +218,9 @@ class Report(Answering):
 
 
 def exit_code_of(results: tuple[Result, ...]) -> int:
-    """Returns one exit code for many hosts: the code of an error of fleet's own, else the largest remote status.
+    """Returns one exit code for many hosts: the code of an error of fleet's own, or else the largest remote status.
 
-    Never 0 when any host failed. 122 beats 124 beats the rest, so that an unreachable host is never hidden.
+    It is never 0 if a host failed. 122 goes before 124, and 124 before the rest, so that an unreachable host shows.
     """
     errors = [r.error.exit_code for r in results if r.error is not None]
     if errors:

@@ -22,8 +22,8 @@ from fleet.node.base.locks import exclusive_lock
 from fleet.node.base.state_folder import own_home
 from fleet.protocol.state import OF_THE_HEAD
 
-MOST_BYTES = 64 << 20  # of a document that fleet writes; it is read whole
-KEY, KEY_BYTES = "key", 32  # in ~/.fleet, for seal()
+MOST_BYTES = 64 << 20  # a document that fleet writes has at most so many, because it is read whole
+KEY, KEY_BYTES = "key", 32  # the file in ~/.fleet that holds the key of seal(), and the key's size
 
 
 @contextlib.contextmanager
@@ -35,15 +35,15 @@ def _refusing(hint: str) -> Iterator[None]:
 
 
 def around(path: Path) -> int | None:
-    """Returns the user id that is trusted in addition, None for none. If root works in a user's folder (sudo, a
-    container), it is that user's, as root uses that user's code and inventory anyway."""
+    """Returns the id of a user who is trusted in addition, or None. If root works in a user's folder (sudo, a
+    container), that user is trusted, because root uses the user's code and inventory anyway."""
     return None if os.geteuid() else path.absolute().parent.stat().st_uid
 
 
 def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
     """Returns True if the folder exists. make: creates it with mode 0700 and a .gitignore, so that git and syncs ignore
-    it. option: the one that names another folder. Raises UsageError if it is another user's, or if others can write
-    there; OSError."""
+    it. option: the option that names another folder, for the hint. Raises UsageError if the folder is another user's,
+    or if others can write there. Raises OSError if it cannot be made or read."""
     new = not os.path.lexists(path)
     if new and not make:
         return False
@@ -54,14 +54,16 @@ def own_folder(path: Path, option: str, *, make: bool = False) -> bool:
 
 
 def given_folder(path: Path, option: str, *, make: bool = True, mode: int = 0o777) -> None:
-    """Checks a folder that fleet writes to. make: creates it if it is missing. option, errors: as for own_folder()."""
+    """Checks a folder that fleet writes to. make: creates it if it is missing. For option and errors, see
+    own_folder()."""
     refusing = _refusing(f"remove it, mend its owner or mode, or name another folder with {option}")
     with refusing, closing(reach(os.fsencode(path.absolute()), make, mode)) as fd:
         check_folder(inside_of(fd, b"."), os.fstat(fd), around(path))
 
 
 def foreign(path: Path, info: os.stat_result | None = None) -> str | None:
-    """Returns why a file in a folder of the user is not read: it is a link, or another user's. None: it may be read."""
+    """Returns why a file in a folder of the user is not read: it is a link, or another user's. Returns None if it may
+    be read."""
     info = info or path.lstat()
     if stat.S_ISLNK(info.st_mode):
         return "is a link"
@@ -74,7 +76,8 @@ def is_mine(uid: int, path: Path, folder: Path) -> bool:
 
 
 def own_umask() -> int:
-    """Returns the umask, from /proc, as os.umask() would change it. Returns 022 if the kernel does not show it."""
+    """Returns the umask. Reads it from /proc, because os.umask() would change it. Returns 022 if the kernel does not
+    show it."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         return int(Path("/proc/self/status").read_text().split("Umask:")[1].split()[0], 8)
     return 0o022
@@ -97,15 +100,15 @@ def read_own(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Returns the lines of a file that add_line() wrote, none of one that cannot be read."""
+    """Returns the lines of a file that add_line() wrote, or [] if it cannot be read."""
     with contextlib.suppress(OSError):
         return os.fsdecode(read_own(path)).split("\n")[:-1]
     return []
 
 
 def add_line(place: Path, name: str, line: str, most: int) -> None:
-    """Adds a line to a file in the folder .fleet below `place`, which keeps the last `most` of them. Two processes may
-    do so at once. Raises UsageError if that folder is another user's; OSError."""
+    """Adds a line to a file in the folder .fleet below `place`. The file keeps its last `most` lines. Two processes may
+    add lines at once. Raises UsageError if the folder is another user's, and OSError."""
     path = home(place) / name
     with open(f"{path}.lock", "ab", opener=private) as lock, exclusive_lock(lock.fileno()):
         text = "".join(f"{each}\n" for each in [*lines_of(path), line][-most:])
@@ -137,8 +140,8 @@ def bounded(file: BinaryIO, most: int = MOST_BYTES) -> bytes:
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
-    """Returns the value in a JSON file of the user. Raises OSError as read_own() does, ValueError for text that is no
-    JSON or nested too deep."""
+    """Returns the value in a JSON file of the user. Raises OSError as read_own() does, and ValueError for text that is
+    no JSON or is nested too deep."""
     try:
         return json.loads(read_own(path, most))
     except RecursionError:
@@ -147,7 +150,7 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
 
 def own_file(path: Path, hint: str) -> Path:
     """Returns the path of the file to replace, with links followed. Raises UsageError if the file, or a link to it, is
-    another user's; OSError."""
+    another user's. Raises OSError."""
     links = 0
     while os.path.lexists(path):
         info = path.lstat()
@@ -161,18 +164,18 @@ def own_file(path: Path, hint: str) -> Path:
 
 
 def home(place: Path, *names: str) -> Path:
-    """Returns the folder .fleet below `place`, or one below that. Creates it with mode 0700 if it is missing. Raises
-    UsageError if it is another user's; OSError."""
+    """Returns the folder .fleet below `place`, or the folder `names` below .fleet. Creates it with mode 0700 if it is
+    missing. Raises UsageError if it is another user's, and OSError."""
     with _refusing(f"remove it, or run this as the user that it belongs to: ls -ld {place}/.fleet"):
         return Path(own_home(*names, home=str(place)))
 
 
 def seal(*values: object) -> str | None:
-    """Returns the HMAC of JSON values, by a random key in ~/.fleet that only this user can read. Makes the key if it is
-    missing. Returns None without a home, or if the values are nested too deep."""
+    """Returns the HMAC of JSON values, made with a random key in ~/.fleet that only this user can read. Makes the key
+    if it is missing. Returns None if there is no home, or if the values are nested too deep."""
     import hmac  # it takes 4 ms, and most commands seal nothing
 
-    # without a home, or with another user's; RecursionError is a RuntimeError
+    # errors: there is no home, or it is another user's, or JSON is nested too deep (RecursionError is a RuntimeError)
     with best_effort("seal what is recorded by the key in ~/.fleet", (OSError, UsageError, RuntimeError)):
         text = json.dumps(json.loads(json.dumps(values, default=str)), sort_keys=True)
         with open(home(Path.home()) / KEY, "a+b", opener=private) as file, exclusive_lock(file.fileno()):
@@ -182,7 +185,7 @@ def seal(*values: object) -> str | None:
                 file.truncate(0)
                 key = os.urandom(KEY_BYTES)
                 file.write(key)
-                file.flush()  # before the next one has the lock
+                file.flush()  # before the next process gets the lock
             if foreign(Path(file.name), os.fstat(file.fileno())) is not None:
                 return None
         return hmac.new(key, text.encode(), "sha256").hexdigest()

@@ -30,9 +30,9 @@ def own_process(
 ) -> subprocess.Popen[bytes]:
     """Returns a new process, in a session of its own, that calls `function` ("module:name") with `spec`.
 
-    spec: JSON; it goes through a pipe, so that no argv and no environment shows it. path: folders that come after this
-    process's own in sys.path. The process's current folder is /, and is not in its sys.path. Raises OSError if it
-    cannot be started.
+    spec: JSON, which is passed through a pipe, so that no argv and no environment shows it. path: folders that the new
+    process has in sys.path, after those of this process. The new process's current folder is /, which is not in its
+    sys.path. Raises OSError if the process cannot be started.
     """
     here = os.getcwd()
     known = [entry for entry in sys.path if os.path.isabs(entry) and entry != here]
@@ -51,7 +51,7 @@ def own_process(
     try:
         process.stdin.write(json.dumps(begin).encode() + b"\n")
         process.stdin.close()
-        process.stdin = None  # communicate() would write to it
+        process.stdin = None  # otherwise communicate() would write to it
     except OSError:
         with process:  # closes its pipes, waits
             process.kill()

@@ -1,4 +1,5 @@
-"""Loads things by name, on request: fleet's own, a line each, and those that other packages name as entry points."""
+"""Loads engines, transports and the like by name, on request. fleet's own are listed by a line each; other packages
+name theirs as entry points."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 class Registry(Generic[T]):
     """Holds things by name. what: their noun in messages. kind: the class of which each is an instance, or a subclass
     that is called without arguments; `type` if they are classes that the caller instantiates. own: name ->
-    "module:attribute". group: of the entry points by which other packages add to them.
+    "module:attribute". group: the group of the entry points by which other packages add things.
 
-    Other packages are looked up only for a name that is not fleet's own, and for a list of all names: it takes 40 ms. A
-    package that cannot be loaded affects no other."""
+    Other packages are looked up only for a name that is not fleet's own, and for a list of all names, because a look-up
+    takes 40 ms. A package that cannot be loaded affects no other."""
 
     what: str
     kind: type[Any]
@@ -31,8 +32,8 @@ class Registry(Generic[T]):
 
     @cached_property
     def others(self) -> dict[str, EntryPoint]:
-        """Returns the entries of other packages. A name of fleet's own stays fleet's. If two packages have a name, the
-        first one keeps it."""
+        """Returns the entries of other packages. A name of fleet's own stays fleet's. If two packages have the same
+        name, it is the first package's."""
         from importlib.metadata import entry_points
 
         found: dict[str, EntryPoint] = {}
@@ -55,7 +56,7 @@ class Registry(Generic[T]):
             raise UsageError(f"no {self.what} '{name}'", hint=f"one of: {', '.join(self.names)}")
         try:
             return self._made(point.load())
-        except (Exception, SystemExit) as error:  # whatever a package does when it is imported
+        except (Exception, SystemExit) as error:  # the import of a package may raise anything
             raise self.broken(point, error) from error
 
     def broken(self, point: EntryPoint, error: BaseException) -> UsageError:

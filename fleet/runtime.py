@@ -18,9 +18,9 @@ class Runtime:
     cancel: set on Ctrl-C. ask: asks the user a yes-or-no question, and returns None if there is no user. clock: for
     timeouts.
 
-    detach: set when the run is to go on without this process. With `stay`, this process goes on to lead the run,
-    without a terminal: `stay` is called with the report to show. background: no caller waits for this process, which
-    stays as long as its run needs it."""
+    detach: set when the run is to go on without this process. stay: if it is given, this process goes on to lead the
+    run without a terminal after a detach, and `stay` is called with the report to show. background: no caller waits for
+    this process, which stays as long as its run needs it."""
 
     transport: Transport
     fanout: int = Reach.fanout

@@ -44,8 +44,8 @@ class SlurmNode:
 
 
 def node_of(name: str, address: str, facts: Mapping[str, Any]) -> SlurmNode:
-    """Returns the node that a host's facts describe. It declares less memory than the host has, as Slurm drains a node
-    that has less than it declares."""
+    """Returns the node that a host's facts describe. The node declares less memory than the host has, because Slurm
+    drains a node that has less memory than it declares."""
     memory = int((facts.get("memory") or {}).get("total") or 0) >> 20
     gpus = tuple(f"/dev/nvidia{gpu.get('minor', gpu['index'])}" for gpu in facts.get("gpus", ()))
     cpus = int((facts.get("cpu") or {}).get("count") or 1)
@@ -68,8 +68,8 @@ def node_line(name: str, **values: object) -> str:
 def slurm_conf(
     nodes: Sequence[SlurmNode], *, cluster: str, partition: str, user: str = "slurm", tasks: str = "task/affinity"
 ) -> str:
-    """Returns slurm.conf with one partition of all nodes. The first node is the controller. user: the account of its
-    daemon. tasks: TaskPlugin, the plugins that bind and limit a job's processes."""
+    """Returns slurm.conf with one partition of all nodes. The first node is the controller. user: the account of the
+    controller's daemon. tasks: TaskPlugin, the plugins that bind and limit a job's processes."""
     lines = [
         node_line(
             node.name,

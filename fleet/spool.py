@@ -1,4 +1,4 @@
-"""Keeps the output of hosts in memory while it is small, else in one temporary file that has no name."""
+"""Keeps the output of hosts in memory while it is small, and otherwise in one temporary file that has no name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fleet.errors import LimitError
 
-# most bytes in memory: of one stream, of all streams, and of a stream that is in the file
+# most bytes in memory: of one stream, of all streams, and of one stream after a part of it went to the file
 HELD_EACH, HELD_ALL, BLOCK = 1 << 20, 16 << 20, 1 << 16
 PIECE = 1 << 18
 
@@ -89,7 +89,7 @@ class Stream:
 
 class Spooled:
     """Holds an output that is in the file of a Spool, except for its last bytes. It equals another Spooled with the
-    same digest, and the same bytes where a Stream may have kept these in memory."""
+    same digest, and equal bytes that are small enough for a Stream to keep in memory."""
 
     def __init__(
         self, spool: Spool, extents: tuple[tuple[int, int], ...], rest: bytes, size: int, digest: bytes
@@ -108,7 +108,7 @@ class Spooled:
         return hash(bytes(self) if self._size <= HELD_EACH else self._digest)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yields its bytes, at most PIECE at a time from the file, then the rest."""
+        """Yields the output: the bytes in the file, at most PIECE at a time, then the bytes in memory."""
         for at, size in self._extents:
             for begin in range(0, size, PIECE):
                 yield self._spool.get(at + begin, min(PIECE, size - begin))

@@ -1,3 +1,3 @@
-"""fleet's version, on its own: everything may import it."""
+"""Defines fleet's version. Every other module may import this one."""
 
 __version__ = "0.1.0"

@@ -46,7 +46,7 @@ R = TypeVar("R")
 def _at_once(
     verb: Callable[Concatenate[Plans, P], Planned], do: Callable[[Planned], R]
 ) -> Callable[Concatenate[Fleet, P], R]:
-    """Returns the verb as a method of Fleet, which makes the plan and carries it out."""
+    """Returns the verb as a method of Fleet. The method makes the plan, and `do` carries it out."""
 
     @wraps(verb)
     def method(self: Fleet, /, *args: P.args, **given: P.kwargs) -> R:
@@ -102,11 +102,10 @@ def open(
 ) -> Fleet:
     """Returns the hosts of an inventory: a file, "lab", or None for the one that the command line would find.
 
-    on: as --on; if it is not "ssh", it has its own hosts. transport: as --transport. fanout: hosts to work on at once.
-    connect_timeout: seconds to reach and authenticate a host.
-    emit: called with each event, from several threads; the events of a launch are its Run's. ask: answers a question
-    with yes or no; None: no user can answer.
-    Raises InventoryError if the inventory is missing or cannot be read.
+    on: the value of --on; any value but "ssh" has its own hosts. transport: the value of --transport. fanout: hosts to
+    work on at once. connect_timeout: seconds to reach and authenticate a host. emit: called with each event, from
+    several threads; the events of a launch go to its Run instead. ask: answers a question with yes or no, or None if no
+    user can answer. Raises InventoryError if the inventory is missing or cannot be read.
     """
     from fleet.inventory.find import find_inventory, load
 
@@ -137,10 +136,11 @@ def reopen(
     emit: Emit = silent,
     ask: Callable[[str], bool | None] = lambda question: None,
 ) -> Fleet:
-    """Returns the hosts of a run of this machine, as its inventory described them at its start, with its transport.
+    """Returns the hosts of a run of this machine, as its inventory described them when it started, with its transport.
 
-    env: values of the inventory's variables that may be secret, which are not kept. Raises UsageError if one is
-    missing. ask: as in `open`; it is called if the run's folder is not as this user's fleet wrote it."""
+    env: values of the inventory's variables that may be secret, because fleet does not keep such values. Raises
+    UsageError if one is missing. ask: as in `open`; it is asked whether to use a record that this user's fleet did not
+    write."""
     from fleet.inventory.select import select
     from fleet.ops.run.find import again
 
@@ -159,7 +159,7 @@ def reopen(
 
 
 def report(run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs") -> Report:
-    """Returns the report of a run, from its folder on this machine: docs/json.md."""
+    """Returns the report of a run, from its folder on this machine. docs/json.md describes the report."""
     from fleet.ops.run.find.report import report_on
 
     return report_on(run, Path(runs_dir))
@@ -173,9 +173,9 @@ def runs(
     days: float = 0.0,
     max_size: float | None = None,
 ) -> list[LocalRun]:
-    """Returns the runs that have logs on this machine, newest first. prune: removes and returns the runs that are
-    over, not among the `keep` newest, and older than `days`. max_size: removes only the oldest of these, until all runs
-    together take at most so many bytes."""
+    """Returns the runs that have logs on this machine, newest first. prune: removes and returns only the runs that are
+    over, not among the `keep` newest, and older than `days`. max_size: removes only the oldest of these runs, until all
+    remaining runs together have at most so many bytes."""
     from fleet.ops.run.kept import local
 
     found = local.local_runs(Path(runs_dir))

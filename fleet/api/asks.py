@@ -19,7 +19,8 @@ OPTIONS = "options"  # the field for keywords that are no fields of the request
 
 def asks(request: Callable[P, Q]) -> Callable[[Callable[[S, Q], R]], Callable[Concatenate[S, P], R]]:
     """Returns a decorator for a method that takes one request. The method is then called with the arguments of the
-    request's constructor, and its help contains the request's. Unknown keywords go into the request's `options`."""
+    request's constructor, and its help contains the help of the request. Unknown keywords go into the request's
+    `options`."""
     known: dict[str, Any] = request.__dataclass_fields__  # type: ignore[attr-defined]
 
     def decorate(method: Callable[[S, Q], R]) -> Callable[Concatenate[S, P], R]:

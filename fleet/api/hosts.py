@@ -1,4 +1,4 @@
-"""Holds hosts with the way to reach them, and plans for them."""
+"""Holds hosts, the means to reach them, and plans for them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Hosts:
         return self.inventory.names
 
     def select(self, hosts: str | None = None, exclude: str | None = None, *, option: str = "-w") -> Self:
-        """Returns the hosts of -w without those of -x: node sets, groups, addresses, devices. Raises InventoryError for
-        one that the inventory lacks. option: the name of `hosts` in that error."""
+        """Returns the hosts of -w without those of -x: node sets, groups, addresses, devices. Raises InventoryError if
+        the inventory lacks one of them. option: the name of `hosts` in that error."""
         from fleet.inventory.select import select
 
         return replace(self, inventory=select(self.inventory, hosts, exclude, option))
@@ -55,7 +55,8 @@ class Hosts:
     def runtime(
         self, emit: Emit | None = None, password_for: Callable[[Host], str | None] | None = None
     ) -> Iterator[Runtime]:
-        """Yields the runtime for a plan. emit: replaces the hosts' own. password_for: used if no key is accepted."""
+        """Yields the runtime for a plan. emit: replaces the `emit` of these hosts. password_for: returns a host's
+        password; it is called if the host accepts no key."""
         with closing(self.connect(password_for)) as transport:
             yield Runtime(transport, self.fanout, emit or self.emit, Cancel(), self.ask)
 
@@ -92,7 +93,7 @@ class Planned:
         return self.plan.lines()
 
     def run(self, emit: Emit | None = None) -> Report:
-        """Carries the plan out. emit: replaces the hosts' own."""
+        """Carries the plan out. emit: replaces the `emit` of the hosts."""
         return self.fleet.run(self.work, emit)
 
     def begin(self) -> Run:

@@ -32,13 +32,13 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True)
 class Plans:
-    """Offers the verbs for hosts: each returns its plan and does nothing yet. Parameters have the names and meanings of
-    the command line's options. Times are in seconds."""
+    """Offers the verbs for hosts. Each verb returns its plan, and does nothing yet. Parameters have the names and
+    meanings of the command line's options. Times are in seconds."""
 
     of: Hosts
 
     def do(self, plan: P, run: Callable[[P, Runtime], Report]) -> Planned:
-        """Returns a plan of your own. run: carries it out."""
+        """Returns a plan of your own as a verb returns its plan. run: the function that carries it out."""
         return Planned(self.of, plan, lambda runtime: run(plan, runtime))
 
     @asks(Exec)
@@ -66,7 +66,7 @@ class Plans:
         copy_unsafe_links: bool = SyncData.copy_unsafe_links,
     ) -> Planned:
         """Bring each "PATH[:DEST]" to every host by a pipelined broadcast. limit: "100MB" or "200mbit" a second.
-        from_host: the host that has PATH, instead of this machine; all other hosts get it. force, keep,
+        from_host: the host that has PATH, instead of this machine; all other hosts get PATH. force, keep,
         copy_unsafe_links: as in sync()."""
         from fleet.ops import broadcast
 
@@ -115,7 +115,7 @@ class Plans:
 
     @asks(KillPort)
     def kill_port(self, request: KillPort) -> Planned:
-        """Free ports of every host; the hosts are examined first, also for a plan alone."""
+        """Free ports of every host. The hosts are examined first, even if only the plan is requested."""
         from fleet.ops import kill_port
 
         def run(plan: KillPlan, runtime: Runtime) -> Report:
@@ -183,11 +183,11 @@ class Plans:
         return self.do(plan_of(self.of.inventory, request, self.of.typed), run)
 
     def again(self, /, run: str = "latest", *, runs_dir: str | os.PathLike[str] = "runs", **changed: Any) -> Planned:
-        """Launch the script of an earlier run of this machine again, with the same options, on these hosts. Its own
-        hosts are those of `fleet.reopen(run)`. changed: options of `launch` with new values; `env` is added to the
-        earlier one. If the code's commit or the nodes' versions differ, a warning is emitted.
+        """Launch the script of an earlier run of this machine again, with the same options, on these hosts. To have the
+        earlier run's hosts, call it on `fleet.reopen(run)`. changed: options of `launch` with new values; `env` is
+        added to the earlier run's `env`. If the code's commit or the nodes' versions differ, a warning is emitted.
 
-        Raises UsageError if values of variables that may be secret are missing: these are not kept."""
+        Raises UsageError if the value of a variable that may be secret is missing: fleet does not keep such values."""
         from fleet.ops.run.find import again
 
         recorded = again.recorded(run, Path(runs_dir), self.of.ask)
@@ -256,8 +256,8 @@ class Plans:
 
     @asks(Stacks)
     def stacks(self, request: Stacks) -> Planned:
-        """Show where the ranks of a live run are. The report's "places" group the ranks that are at the same place, the
-        largest group first."""
+        """Show the line of code at which each rank of a live run is. The report's "places" group the ranks that are at
+        the same place, the largest group first."""
         from fleet.ops.run.find import live
 
         text, ranks = f"takes the stacks of run {request.run}'s ranks", request.ranks and sorted(request.ranks)
@@ -266,8 +266,9 @@ class Plans:
 
     @asks(Get)
     def get(self, request: Get) -> Planned:
-        """Fetch files of the hosts to this machine and verify them, from where an earlier attempt ended. They form one
-        tree if all hosts answered and only one has the path, else a tree for each host."""
+        """Fetch files of the hosts to this machine and verify them. An interrupted fetch goes on where it ended. The
+        files form one tree if all hosts answered and only one of them has the path. Otherwise each host gets its own
+        tree."""
         from fleet.ops import get
 
         return self.do(get.plan(self.of.inventory, request), get.run)

@@ -20,11 +20,11 @@ from fleet.ops.plans import Plan
 from fleet.rules.causes import by_cause
 from fleet.runtime import Runtime
 
-UNREAD_BYTES = 64 << 20  # ranks' output kept for a caller to iterate over; more is only in the log files
+UNREAD_BYTES = 64 << 20  # ranks' output that waits for a caller's iteration; more is only in the log files
 
 
 class Task(Generic[T]):
-    """Runs work in a thread of its own. On Ctrl-C the waiting thread sets `cancel`, and lets the work clean up."""
+    """Runs work in a thread of its own. On Ctrl-C, the waiting thread sets `cancel` and lets the work clean up."""
 
     def __init__(
         self, work: Callable[[Runtime], T], runtime: Runtime, at_end: Callable[[], None] = lambda: None
@@ -56,7 +56,8 @@ class Task(Generic[T]):
 
 
 def in_full(error: PreflightError) -> FleetError:
-    """Returns the error with its findings in the message. The command line has printed these before the error."""
+    """Returns the error with its findings in the message. The command line, in contrast, prints the findings before the
+    error."""
     causes = by_cause((each, each["message"], each["remedy"]) for each in error.findings)
     found = [f"  {cause.message}\n    hint: {cause.hint}" for cause in causes]
     return error.but(message="\n".join([error.message, *found]), hint="preflight=False starts in spite of them")
@@ -64,8 +65,8 @@ def in_full(error: PreflightError) -> FleetError:
 
 class Run:
     """Controls a launch, or another verb, that is under way. Iterate over its events, or wait() for its report. As a
-    context manager, it stops a run that is not over at its exit. If the program ends first, the ranks end with their
-    lease."""
+    context manager, it stops a run that is not over when the block ends. If the program ends first, the ranks end when
+    their lease runs out."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Returns the run's id; "" for a verb without one. Its logs are in RUNS_DIR/ID on this machine."""
+        """Returns the run's id, or "" for a verb without one. The run's logs are in RUNS_DIR/ID on this machine."""
         return str(getattr(self.plan, "run_id", ""))
 
     def _put(self, event: Event) -> None:
@@ -122,8 +123,8 @@ class Run:
         self.wait()
 
     def wait(self) -> Report:
-        """Waits until the run is over, and returns its report. Raises FleetError if it was refused: nothing was
-        started."""
+        """Waits until the run is over, and returns its report. Raises FleetError if the run was refused, so that
+        nothing was started."""
         return self._task.result()
 
     @property
@@ -136,7 +137,7 @@ class Run:
         self._cancel.set()
 
     def leave(self) -> Report:
-        """Detaches from the run, as the key d does. It keeps running; `attach` follows it again."""
+        """Detaches from the run, as the key d does. The run goes on; `attach` follows it again."""
         self._detach.set()
         return self.wait()
 

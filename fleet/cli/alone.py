@@ -76,7 +76,8 @@ def _around(inventory: Inventory) -> Iterator[Seen]:
 
 
 def _strangers(inventory: Inventory) -> list[str]:
-    """Returns the hosts that setup-ssh has not set up. If it never ran, those with an unknown host key."""
+    """Returns the hosts that setup-ssh has not set up. If setup-ssh never ran, it returns the hosts whose host key is
+    not known."""
     from fleet.ops.setup_ssh.record import Record
     from fleet.transport.ssh.endpoint import Routed
     from fleet.transport.ssh.known_hosts import KnownHosts
@@ -105,7 +106,8 @@ def _code(inventory: Inventory) -> Iterator[Seen]:
 
 
 def _script() -> str | None:
-    """Returns the name of the training script: train.py or its like, else the only script."""
+    """Returns the name of the training script: train.py, or a similar name; without one, the only script of the folder.
+    Returns None if there is no such script."""
     names = [path.name for path in Path().glob("[!-]*.py")]
     like = [name for name in names if name.startswith("train")] or (names if len(names) == 1 else [])
     return min(like, key=len, default=None)

@@ -1,4 +1,4 @@
-"""Makes what a verb works with from the settings: the selected inventory, a transport, a runtime, the handlers of
+"""Makes the means of a verb from the settings: the selected inventory, a transport, a runtime, the handlers of
 Ctrl-C."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fleet.model import Host, Report
 from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 
-STUCK_SECONDS = 10.0  # an interrupted command has ended on the hosts by then
+STUCK_SECONDS = 10.0  # by then an interrupted command has ended on the hosts
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def unread(runtime: Runtime) -> Iterator[None]:
     given, gone = runtime.emit, list[BrokenPipeError]()
 
     def emit(event: Event) -> None:
-        if gone:  # also drops what commands print as they end
+        if gone:  # what commands print while they end is dropped, too
             return
         try:
             given(event)
@@ -165,7 +165,7 @@ def perform(
 @dataclass(frozen=True)
 class Part:
     """One of several parts of a command line, planned and ready to run. line: makes the progress line. sources: paths
-    of this machine that it needs. If one is missing, and there are several parts, no part begins."""
+    of this machine that it needs. If a source is missing, and there are several parts, no part begins."""
 
     name: str
     plan: Planned
@@ -175,8 +175,8 @@ class Part:
 
 
 def run_parts(verb: str, names: Sequence[str], parts: Sequence[Part]) -> int:
-    """Runs the parts in order, up to the first that fails. Several parts make one JSON document, one part makes its
-    own."""
+    """Runs the parts in order, up to the first that fails. Several parts are written as one JSON document; a single
+    part is written as its own document. Returns the exit code."""
     settings = settings_of()
     if settings.dry_run:
         described = {part.name: part.plan.describe() for part in parts}

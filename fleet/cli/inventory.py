@@ -36,8 +36,8 @@ read = set[str]()  # STDIN, once this process has taken names from there
 
 
 def load_all_hosts() -> Inventory:
-    """Returns all hosts of the inventory that -i, $FLEET_INVENTORY or the current folder has, or of --on. It is read
-    once per command line."""
+    """Returns all hosts of the command line's inventory: that of --on, -i, $FLEET_INVENTORY or the current folder.
+    Reads it once per command line."""
     line = the_line()
     if line.inventory is None:
         line.inventory = found = _read()
@@ -81,7 +81,7 @@ def _within_job(job: Submitted) -> bool:
 
 
 def enter_all() -> None:
-    """Outside of any job of the --on queue, selects the hosts of all its jobs that lead a run."""
+    """Selects the hosts of all jobs of the --on queue that lead a run of this user. Does nothing inside of a job."""
     if (name := settings_of().on) != INVENTORY and SOURCES.get(name).detect(os.environ) is None:
         os.environ.update(SOURCES.get(name).enter_all())
 
@@ -97,7 +97,7 @@ def _enter(run: str, runs_dir: Path) -> None:
     job, settings = submitted(runs_dir / run_id), settings_of()
     if job is not None and not _within_job(job) and is_ours(runs_dir / run_id):
         settings.on = job.on
-        os.environ.update(SOURCES.get(job.on).enter(job.job))  # for cleanup, too
+        os.environ.update(SOURCES.get(job.on).enter(job.job))  # a child that cleans up inherits them
     elif (platform := platform_of(runs_dir / run_id)) is not None:
         raise InventoryError(
             f"run {run_id} is of containers that a platform ({platform}) started: no head reaches them",
@@ -135,13 +135,13 @@ def narrowed(inventory: Inventory) -> Inventory:
         return [host.name for host in inventory.hosts if found.get(host.name, set()) - set(ignored(host))]
 
     chosen = select(inventory, settings.hosts, settings.exclude, given=given)
-    if settings.hosts in (STDIN, FAILED):  # a hint that repeats it means these
+    if settings.hosts in (STDIN, FAILED):  # hints repeat -w; they name the hosts that it means now
         settings.hosts = fold(chosen.names)
     return chosen
 
 
 # -- operands of -w and -x that mean names on standard input, in a file, or in a record of the head
-@functools.cache  # a pipe can be read once; all steps of a playbook have the hosts of its beginning
+@functools.cache  # a pipe can be read only once, and each step of a playbook uses the hosts that were read at its start
 def hosts_of(operand: str, source: str) -> Sequence[str] | None:
     """Returns the names that "-", "^FILE" or "@failed" means; None for other operands. Raises FieldError or
     UsageError."""
@@ -159,7 +159,7 @@ def _tokens_in(file: str | int) -> Sequence[str]:
     try:
         with open(file, "rb", closefd=file != 0) as opened:
             text = bounded(opened).decode("utf-8", "replace")
-    except (OSError, ValueError) as error:  # a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the file's name
         raise FieldError(f"it cannot be read: {getattr(error, 'strerror', error)}") from None
     tokens = [token for line in text.splitlines() for token in line.partition("#")[0].split()]
     if not tokens:
@@ -168,8 +168,8 @@ def _tokens_in(file: str | int) -> Sequence[str]:
 
 
 def keep_failed(names: Sequence[str]) -> None:
-    """Records the hosts on which this verb failed, for `-w @failed`, until another verb ends with the same inventory. A
-    verb that only looks at runs does not change the record."""
+    """Records the hosts on which this verb failed, for `-w @failed`. The next verb with the same inventory replaces or
+    removes the record when it ends. A verb that only looks at runs does not change it."""
     line = the_line()
     if line.inventory is None or getattr(line.command, "interrupted", None) == ONLY_LOOKS:
         return
@@ -189,7 +189,7 @@ def _place(source: str) -> Path:
 def _failed(source: str) -> Sequence[str]:
     try:
         return from_json(list[str], read_json(_place(source)))
-    except (OSError, ValueError, RuntimeError):  # the last: there is no home
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
         raise FieldError("no host is on record that failed in the last verb") from None
 
 
@@ -206,8 +206,8 @@ def unfit_of(source: str, scope: str | None = None) -> Mapping[str, set[str]]:
 
 
 def without_unfit(expression: str | None, source: Source, options: Sequence[str]) -> str | None:
-    """Returns the node set with @unfit replaced by names, for a queue. It has only names that the queue knows, because
-    the queue refuses a request with others. options: those that are passed on to the queue."""
+    """Returns a queue's node set, in which the names of unfit hosts replace @unfit. Omits names that the queue does not
+    know, because the queue would refuse the request. options: those that are passed on to the queue."""
     names = list[str]()
     for each in (expression or "").split(","):
         if each == UNFIT:

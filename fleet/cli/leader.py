@@ -1,6 +1,7 @@
-"""Runs the leader: the process that leads a run. The typed process belongs to the terminal. It passes signals on to the
-leader, and ends with the leader's exit code. If it is killed or hung up it requests nothing more, and the leader sees
-that it has gone. So no process ever hands a run over to another.
+"""Runs the leader: the process that leads a run. The typed process is the one that the user's shell started; it forks
+the leader. It stays with the terminal, passes signals on to the leader, and ends with the leader's exit code. If it is
+killed or gets SIGHUP, it requests nothing more, and the leader sees that it has gone. So no process ever hands a run
+over to another.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def _swap(number: int, handler: Any) -> Any:
 
 
 def begin() -> None:
-    """Forks, and goes on as the leader. In the typed process it raises click's Exit with the leader's code, once that
-    has ended."""
+    """Forks, and goes on as the leader. In the typed process it raises click's Exit with the leader's exit code, after
+    the leader has ended or left the terminal."""
     global _link
     sys.stdout.flush()
     sys.stderr.flush()
@@ -63,7 +64,7 @@ def begin() -> None:
     if pid:
         raise click.exceptions.Exit(_code_of(pid, asks, answer))
     _link, _handlers[signal.SIGINT] = (requests, answers), signal.default_int_handler
-    for number in OF_TERMINAL:  # they come from the typed process as well: each is handled once
+    for number in OF_TERMINAL:  # the typed process gets them, too, and acts on them: here they do nothing
         if signal.getsignal(number) is not signal.SIG_IGN:  # programs that we start inherit SIG_IGN
             signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)

@@ -29,8 +29,8 @@ from fleet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, FleetError, Usage
 from fleet.requests.request import OptionError
 from fleet.version import __version__
 
-REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs that name no run
-PLAIN = "fleet.plain"
+REMINDING = ("hosts", "check", "exec", "sync", "launch", "ps", "runs")  # verbs for remind(): they name no run
+PLAIN = "fleet.plain"  # the name under which codecs knows plain()
 
 
 class LazyGroup(VerbGroup):
@@ -83,7 +83,8 @@ def cli() -> None:
 
 
 def print_error(error: FleetError, ctx: click.Context | None, *, as_json: bool = False) -> int:
-    """Prints the error that ended the command, as the contract has it. Returns the exit code."""
+    """Prints the error that ended the command: with --json as a document on stdout, otherwise as text on stderr.
+    Returns the exit code."""
     if error.hosts:
         from fleet.cli.inventory import keep_failed
 
@@ -134,15 +135,15 @@ def remind(ctx: click.Context) -> None:
 
     try:
         found = list(reminders(Path("runs")))
-    except UsageError:  # reported when its runs are requested
+    except UsageError:  # a verb that needs these runs reports it
         return
     for notice in found:
         inform(f"{click.style('warning: ', fg='yellow')}{clean(notice.message)}", notice.hint, selection=False)
 
 
 def run(argv: Sequence[str], *, typed: bool = False) -> int:
-    """Runs one fleet command line in this process, also a playbook's step. Returns the exit code. typed: a user typed
-    it, and may get reminders."""
+    """Runs one fleet command line, or a playbook's step, in this process. Returns the exit code. typed: a user typed
+    the line, so reminders may be printed."""
     with running(Line(("fleet", *argv), cli, by_itself=typed)) as line:
         try:
             return _run(argv, line)
@@ -151,7 +152,7 @@ def run(argv: Sequence[str], *, typed: bool = False) -> int:
 
 
 def show_left_out(settings: Settings) -> None:
-    """Prints with -v, in a line, what could not be done that the command did without."""
+    """Prints, with -v, one line about failed work on which the command's result does not depend."""
     left = left_out()
     if left and settings.verbose and not settings.json:
         from fleet.cli.screen.output import clean, inform
@@ -190,7 +191,7 @@ def _run(argv: Sequence[str], line: Line) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # up to Python 3.11, of Ctrl-C while a class is made
+        if isinstance(error.__cause__, KeyboardInterrupt):  # up to Python 3.11: Ctrl-C while a class was made
             return interrupted()
         if os.environ.get("FLEET_DEBUG"):
             raise
@@ -232,7 +233,7 @@ def open_standard_streams() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             mode = "w" if fd else "r"
-            # closefd: if another object replaces this one, the number must stay open
+            # closefd=False: if another object replaces this one, the fd must stay open
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(Stderr(2, "w", closefd=False)),
@@ -256,7 +257,7 @@ def main() -> None:
         code = run(sys.argv[1:], typed=True)
     try:
         sys.stdout.flush()
-    except OSError:  # a full disk, which was reported already, or a reader that ended
+    except OSError:  # the disk is full, which was reported already, or the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stderr.flush()
     # everything is closed by now; the interpreter's own cleanup would only take time

@@ -1,4 +1,4 @@
-"""Records the files that `fleet get` put on this machine. A later get or sync then knows that it made them.
+"""Records the files that `fleet get` put on this machine. A later get or sync then knows that fleet made these files.
 
 The record of a destination folder has two lines of JSON: the folder's path, and {path in it: [Got, ...]}. While a file
 is being replaced, its list also has the version that was there before. store_of() returns the record's path.
@@ -19,13 +19,13 @@ from fleet.node.base.files import file_digest, replace_file
 from fleet.node.base.locks import exclusive_lock
 from fleet.protocol.state import FETCHED, HOME
 
-MOST_FOLDERS = 300  # those with the latest records
-MOST_FILES = 200_000  # of each
+MOST_FOLDERS = 300  # folders that have a record; the latest ones are kept
+MOST_FILES = 200_000  # files in the record of a folder
 
 
 class Got(NamedTuple):
-    """Describes a file or link as it was put in place. sha256: of its bytes, or of the link's target. host: the node
-    that it comes from. version: of the file on that node, see node/delivery/give.py."""
+    """Describes a file or link as it was put in place. sha256: digest of the file's bytes, or of the link's target.
+    host: the node that the file comes from. version: names the file's state on that node, see node/delivery/give.py."""
 
     size: int
     mtime_ns: int
@@ -55,8 +55,8 @@ def digest_of(place: bytes) -> str | None:
 
 
 def present_version(place: bytes, known: Sequence[Got], info: os.stat_result | None = None) -> Got | None:
-    """Returns which of the known versions is at `place`, with its present times; None if it is none of them. The bytes
-    are read only if the times or the inode differ from the record. info: lstat of the place."""
+    """Returns the known version that is at `place`, with its present times; None if no known version is there. The
+    bytes are read only if the times or the inode differ from the record. info: lstat of the place."""
     try:
         now = _now(info or os.lstat(place))
     except OSError:
@@ -78,7 +78,7 @@ def record_files(folder: Path, files: Mapping[str, Sequence[Got]]) -> None:
         before = (each for each in known_in(folder).items() if each[0] not in files)
         kept = [each for each in before if os.path.lexists(os.path.join(real, each[0]))] + list(files.items())
         lines = json.dumps(real), json.dumps(dict(kept[-MOST_FILES:]))
-        replace_file(bytes(path), "\n".join(lines).encode(), 0o600, durable=False)  # losing it costs a question
+        replace_file(bytes(path), "\n".join(lines).encode(), 0o600, durable=False)  # losing the record costs a question
         others = sorted(path.parent.glob("[0-9a-f]*"), key=lambda other: other.stat().st_mtime_ns)
         for other in others[:-MOST_FOLDERS]:
             other.unlink()
@@ -90,7 +90,8 @@ def known_in(folder: Path) -> dict[str, list[Got]]:
 
 
 def unchanged(root: Path) -> set[str]:
-    """Returns the paths below `root`, relative to it, of files that get put there and that did not change since."""
+    """Returns the paths below `root`, relative to it, of files that `fleet get` put there and that did not change
+    since."""
     real, found = os.path.join(os.path.realpath(root), ""), set[str]()
     for path in store_of(root).parent.glob("[0-9a-f]*"):
         around, files = _read(path, real)

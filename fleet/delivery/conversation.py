@@ -1,5 +1,5 @@
 """Holds the head's end of the conversations with node/delivery/code_sync.py. It connects hosts while the source is
-read. Then it answers their requests: from the manifest of the source, and from the user's consent."""
+read. Then it answers the nodes' requests by the manifest of the source and by the user's consent."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from fleet.transport.program import Program
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-SILENCE_SECONDS = 30.0
-JOIN_SECONDS = 5.0
+SILENCE_SECONDS = 30.0  # a host that sends no byte for so long is lost
+JOIN_SECONDS = 5.0  # how long to wait for the end of the thread that sends
 MOST_WAITS = 3  # a sound node waits once, while a run begins
 
 
@@ -61,14 +61,14 @@ class Conversation:
         )
 
     def answer(self, kind: TypeForm[T]) -> T:
-        """Returns the next message, which must be of this kind. Raises HostFailed if it is a refusal."""
+        """Returns the next message, which must be of this kind. Raises HostFailed if that message is a refusal."""
         name = self._program.host.name
         for frame in self._frames:
             if frame.kind == EXIT:
                 continue
             message = frame.json() if frame.kind == MESSAGE else {}
             if message.get("event") == "waiting" and self._waited < MOST_WAITS:
-                if not self._waited:  # a node that repeats it without end does not fill the screen
+                if not self._waited:  # only the first notice is shown: a node may repeat it without end
                     self._waiting(decoded(Waiting, message, name)["run"])
                 self._waited += 1
             elif message.get("event") == "failed":
@@ -100,7 +100,7 @@ def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Canc
     except Exception as error:
         # the error may be a consequence: a failed delivery closes the program
         cause = sent.exception() if sent.done() else None
-        if cause is None or getattr(error, "kind", None) == "sync":  # that is the node's own message
+        if cause is None or getattr(error, "kind", None) == "sync":  # the error is the node's own message
             raise
         raise cause from None
     finally:
@@ -113,8 +113,8 @@ def delivering(program: Program, deliver: Callable[[Cancel], None], cancel: Canc
 @contextlib.contextmanager
 def connected_ahead(hosts: Sequence[Host], runtime: Runtime) -> Iterator[Callable[[Host], tuple[Session, Program]]]:
     """Connects up to --fanout hosts and loads their programs, while the source is still being read. Yields a function
-    that returns (session, program) of a host, and raises as connect() does. At the end it closes those that no caller
-    took."""
+    that returns (session, program) of a host, and raises as connect() does. At the end it closes the sessions that no
+    caller took."""
     cancel = Cancel()
 
     def begin(host: Host) -> tuple[Session, Program]:
@@ -174,7 +174,7 @@ class Answers:
             program.send_bytes(answer)
 
     def _known(self, event: Literal["doubts", "gone", "lost"], items: list[Any], name: str) -> object:
-        """Returns the answer to a list of paths, see code_sync.py."""
+        """Returns the answer to a list of paths, which node/delivery/code_sync.py describes."""
         files = self._tree.by_path
         if event == "doubts":
             if not files.keys() >= set(items):
@@ -200,7 +200,8 @@ def packed(answer: object) -> bytes:
 
 
 def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) -> bytes | None:
-    """Returns the answer about a node's own files that are in the way; None if the user must decide."""
+    """Returns the answer about a node's own files that are in the way; None if the user must decide. force: patterns of
+    the files to replace, or True for all. keep: keep all other files."""
     paths = [path for path, *_ in own]
     meant = [path for path in paths if is_meant(path, force)]
     rest = sorted(set(paths).difference(meant))
@@ -208,7 +209,8 @@ def resolution(own: Sequence[OwnFile], force: bool | Sequence[str], keep: bool) 
 
 
 def take_more(items: list[T], more: Sequence[T], most: int, host: str) -> None:
-    """Adds a part to a node's list. Raises ProtocolError if it is empty, or the list has more than `most` items."""
+    """Adds a part to a node's list. Raises ProtocolError if the part is empty, or if the list has more than `most`
+    items."""
     items += more
     if len(items) > most or not more:
         raise ProtocolError("it lists more than there can be", host)

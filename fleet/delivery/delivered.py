@@ -1,6 +1,6 @@
-"""Keeps on the head the manifest that it last delivered of each source. ~/.fleet/deliveries has a file for each: a line
-of JSON, then the packed manifest. So the head knows without a node what a sync would delete, and how the source has
-changed since.
+"""Keeps, on the head, the manifest of the last delivery of each source. ~/.fleet/deliveries has a file for each source:
+a line of JSON, then the packed manifest. So the head knows without a node what a sync would delete, and how the source
+has changed since its last delivery.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MOST, MOST_BYTES = 100, 16 << 20  # sources (the last delivered ones are kept); 
 
 
 class Delivered(NamedTuple):
-    """Holds the last delivery of a source. path: the source's path then. when: by the head's clock. digest, entries: of
-    the manifest."""
+    """Holds the last delivery of a source. path: the source's path at that time. when: the time of the delivery, as
+    text, by the head's clock. digest, entries: those of the delivered manifest."""
 
     path: str
     when: str
@@ -40,7 +40,7 @@ class Delivered(NamedTuple):
     entries: list[Entry]
 
     def changed(self, root: Path) -> int:
-        """Returns how many of its files have another size or time in the source now, or are gone."""
+        """Returns how many of the delivered files now have another size or time in the source, or are gone."""
         count = 0
         for path, _kind, _mode, size, mtime, _link in [entry for entry in self.entries if entry[1] == "f"]:
             try:
@@ -98,7 +98,7 @@ def last_of(root: Path, name: str | None = None) -> Delivered | None:
 
 def folder_of(source_id: str, ids: Mapping[Path, Collection[str]]) -> Path | None:
     """Returns the folder that has this source id, or None. ids: folder -> the ids that it is known by."""
-    if not re.fullmatch("[0-9a-f]{32}", source_id):  # the user's own name for it
+    if not re.fullmatch("[0-9a-f]{32}", source_id):  # it is the user's own id for the source
         last = find(source_id)
         return next((folder for folder in ids if last is not None and str(folder) == last.path), None)
     return next((folder for folder in ids if source_id in ids[folder]), None)

@@ -21,6 +21,7 @@ GIT = (
     + ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=keep")
     + ("-c", "submodule.recurse=false", "-c", "diff.autoRefreshIndex=false")
 )
+# time limits of a git command, and of the second try of a list
 SECONDS, MORE_SECONDS = 5.0, 60.0
 LIST_BYTES = 256 << 20
 ENVIRONMENT = {
@@ -75,7 +76,7 @@ def git_folder(top: str) -> Path | None:
 
 
 def _listed(folder: str, top: str) -> bytes:
-    """Returns git's list of a folder's files. Raises NoAnswer, also if its work tree does not begin at `top`."""
+    """Returns git's list of a folder's files. Raises NoAnswer, also if git's work tree does not begin at `top`."""
     work_tree = ask(folder, "rev-parse", "--show-toplevel", seconds=SECONDS, most=1 << 16).removesuffix(b"\n")
     if os.path.realpath(work_tree) != os.fsencode(os.path.realpath(top)):  # that is the case in a copy of a submodule
         raise NoAnswer(f"its git folder is that of {os.fsdecode(work_tree)}")
@@ -90,13 +91,13 @@ def _listed(folder: str, top: str) -> bytes:
 
 
 class Repository:
-    """Holds git's list of a work tree, or stands for a folder outside of any. top: its uppermost folder. tracked: paths
-    in the source that git tracks. others: untracked paths that git lists, and their folders as "a/". own: git gives no
-    list, so fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
+    """Holds git's list of a work tree, or describes a folder outside of any work tree. top: the uppermost folder.
+    tracked: paths in the source that git tracks. others: untracked paths that git lists, and their folders as "a/".
+    own: git gives no list, so fleet applies the ignore files itself. trouble: why git gives no list, or ""."""
 
     def __init__(self, top: str, at: str, folder: str | None) -> None:
-        """Lists a work tree. folder: the folder that git lists; None: git is not run. at: its path in the source, "" or
-        "a/b/"."""
+        """Lists a work tree. folder: the folder that git lists; None if git must not run. at: the work tree's path in
+        the source, "" or "a/b/"."""
         self.top, self.trouble = top, ""
         names: list[str] = []
         try:
@@ -116,7 +117,8 @@ class Repository:
 
     @cached_property
     def scope(self) -> Scope:
-        """Returns its ignore files: each .gitignore, the user's, and info/exclude of the git folder."""
+        """Returns the ignore files that apply: each .gitignore, the user's ignore file, and info/exclude of the git
+        folder."""
         common = [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "git/ignore")]
         if not self.own:
             arguments = ("config", "-z", "--type=path", "--get", "core.excludesFile")
@@ -128,6 +130,7 @@ class Repository:
         return Scope(os.path.join(self.top, ""), ".gitignore", common)
 
     def ignores(self, path: str, folder: bool) -> Pattern | None:
-        """Returns the pattern by which git ignores this very path, or None. Those for folders above it do not count."""
+        """Returns the pattern by which git ignores this very path, or None. Patterns that match folders above the path
+        do not count."""
         found = self.scope.last(path, folder)
         return None if found is None or found.negated else found

@@ -36,7 +36,7 @@ def is_used(path: str, hosts: Sequence[Host], places: Sequence[str]) -> bool:
 
 def is_same(one: str, other: str) -> bool:
     """Returns whether two paths on a host may be the same folder."""
-    one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # "/" before "~"
+    one, other = sorted((one.rstrip("/"), other.rstrip("/")))  # a path that begins with "/" comes before one with "~"
     return one == other or other[:1] == "~" and one.endswith(other[1:])
 
 

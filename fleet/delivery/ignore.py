@@ -1,4 +1,5 @@
-"""Selects the files of a folder that are sent: git's list, changed by .fleetignore, less what held_back.py holds back.
+"""Selects the files of a folder that are sent. It takes git's list, applies .fleetignore, and omits the files that
+held_back.py names.
 
 In a git work tree, a file that git tracks is sent, no matter which .gitignore pattern matches it. Submodules and clones
 in the folder have their own lists. Outside of work trees, and if git gives no list, patterns.py reads the ignore files.
@@ -27,7 +28,7 @@ class SourceRules:
     """Holds the rules of a source, and what they excluded so far. everything (--all): send environments, caches and
     folders such as .ssh, too. held_back: kind of file that was held back -> its paths. sent: private keys that are sent
     because git tracks them. ignored: paths that patterns exclude; for an excluded folder its own path, not those below
-    it. outer: the source and its parents, up to the top of the work tree, without the top."""
+    it. outer: the source and its parents that lie below the top of the work tree, the innermost first."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class SourceRules:
         alone: bool = False,
     ) -> None:
         """hosts: of the inventory. places: the destinations on them. brought: paths in the source that `get` fetched.
-        alone: the rules of the work tree around the source do not apply, because it ignores the whole source."""
+        alone: the work tree around the source ignores the whole source, so the rules of that work tree do not apply."""
         self.root, self.prefix = root, os.path.join(root, "")
         self.everything, self.brought = everything, frozenset(brought)
         self.hosts, self.places, self.credentials = hosts, (root, *places), credentials(hosts)
@@ -108,9 +109,9 @@ class SourceRules:
 
 
 class Rules(NamedTuple):
-    """Decides which children of a folder are sent. included_again: by .fleetignore, so git's list does not count.
-    excluded_because: the reason, None if it is not; then only files that git tracks or .fleetignore includes are
-    sent."""
+    """Decides which children of a folder are sent. included_again: .fleetignore includes the folder again, so git's
+    list does not count. excluded_because: why the folder is excluded; None if it is not. In an excluded folder only
+    files are sent that git tracks or .fleetignore includes."""
 
     source: SourceRules
     repository: Repository
@@ -136,8 +137,8 @@ class Rules(NamedTuple):
         return self if repository is self.repository else Rules(source, repository)
 
     def take(self, path: str, child: os.DirEntry[str], folder: bool) -> Rules | None:
-        """Returns the rules in a child of the folder, None if the child is left out. For a file, any rules mean:
-        sent."""
+        """Returns the rules that apply in a child of the folder; None if the child is left out. A file is sent if the
+        result is not None."""
         if not folder and path in self.repository.tracked and self.source.fleet.empty and not path.endswith(KEY_NAMES):
             return self  # most files; they need not be opened
         found = self.judge(path, folder, child)
@@ -148,7 +149,8 @@ class Rules(NamedTuple):
         return None
 
     def judge(self, path: str, folder: bool, child: os.DirEntry[str] | None = None) -> Rules | Why:
-        """Returns the rules in a child of the folder, or why it is left out. Without `child`, it counts nothing."""
+        """Returns the rules in a child of the folder, or why it is left out. Without `child`, it adds nothing to the
+        source's `held_back` and `sent`."""
         source, repository = self.source, self.repository
         name, full = path.rpartition("/")[2], source.prefix + path
         if name == ".git" or folder and is_fleets(full):

@@ -1,5 +1,5 @@
-"""Defines the order in which a sync takes the locks of its hosts. If hosts share a folder, one of them has its lock and
-writes it. The others have its result."""
+"""Defines the order in which a sync takes the locks of its hosts. If hosts share a folder, one of them holds the
+folder's lock and writes the folder. The other hosts have the result of that host."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LOCK_SECONDS = 5.0  # the first host, once locked, waits so long for all others
 
 
 def claim() -> Claim:
-    """Returns the part of a sync's spec that its locks need: its id, the name that waiting syncs show for it, and the
-    seconds that it waits itself."""
+    """Returns the part of a sync's spec that its locks need: the sync's id, the name that waiting syncs show for it,
+    and the seconds that it waits for a lock."""
     return {"sync": uuid.uuid4().hex, "head": f"{socket.gethostname()} (pid {os.getpid()})", "wait": LOCK_WAIT_SECONDS}
 
 
@@ -59,14 +59,15 @@ class LockOrder:
                 )
 
     def locked(self, name: str) -> None:
-        """Notes that a host's lock is held. For the first host, waits for the other locks."""
+        """Records that a host's lock is held. For the first host, it waits until the other hosts' locks are held,
+        too."""
         self.release_turn(name)
         with self._changed:
             if name == self._first:
                 self._wait(lambda: not self._others, LOCK_SECONDS)
 
     def watch(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Returns an `emit` that also notes which hosts have ended, and how."""
+        """Returns an `emit` that also records which hosts have ended, and how."""
 
         def seen(event: Event) -> None:
             if isinstance(event, Finished):
@@ -80,7 +81,7 @@ class LockOrder:
         return seen
 
     def release_turn(self, name: str) -> None:
-        """Notes that a host's lock is held, or that it has none to take."""
+        """Records that a host's lock is held, or that the host takes no lock."""
         with self._changed:
             self._others.discard(name)
             self._open = self._open or name == self._first
@@ -98,7 +99,7 @@ def shared_with(result: Result) -> str | None:
 
 
 def with_shared(results: Sequence[Result]) -> tuple[Result, ...]:
-    """Returns the results, in which a host that shares a folder fails if the host that writes it failed."""
+    """Returns the results, in which a host that shares a folder fails if the host that writes the folder failed."""
     of = {result.host: result for result in results}
 
     def final(result: Result) -> Result:

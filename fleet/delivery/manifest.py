@@ -19,7 +19,8 @@ Entry = tuple[int, str, str, int, int, int, str]
 @dataclass(frozen=True)
 class Manifest:
     """Holds the entries of a broadcast. skipped: paths of sockets, pipes and devices. allocated: file number -> bytes
-    on disk of a file with holes. inodes: by file number. unsafe_links: as in Tree."""
+    on disk of a file with holes. inodes: the inode of each file, by file number. hard_links: number of the files that
+    are hard links of each other. unsafe_links: as in Tree."""
 
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
-"""Makes a folder on every host equal to one on the head, over one warm session a host.
+"""Makes a folder on every host equal to one on the head, over one open session a host.
 
-Small files are packed once for all hosts. Of large files, only the blocks that a host does not have are sent.
+Small files are packed once for all hosts. A large file is sent in blocks, and only the blocks that a host does not
+have.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program
 
 COMPARING = "comparing files"
-ROUNDS = 3  # how often the source is read if it changes meanwhile
-PATIENCE_SECONDS = 30.0  # a node waits so long for a silent head, then releases its lock
+ROUNDS = 3  # how often the source is read if its files change during a sync
+PATIENCE_SECONDS = 30.0  # a node waits so long for a silent head, then releases the folder's lock
 
 
 @dataclass(frozen=True)
 class Mirror:
     """Holds the plan of a sync. source: the folder on the head. dests: host name -> folder on that host ("~" is the
-    node's own). whole: no ignore file applies. hint: how to write --force and --keep. command: the typed command line
-    without --force, and the part of it after the options."""
+    home folder on the node). whole: the whole folder is sent; no ignore file applies. hint: how to write --force and
+    --keep. command: the typed command line without --force, in two parts: --force goes between them."""
 
     hosts: tuple[Host, ...]
     source: Path
@@ -67,7 +68,8 @@ class Mirror:
     command: tuple[str, str] = ("fleet sync", "")
 
     def consent(self, deleted: int, others: bool) -> str:
-        """Returns the command line with the consent to delete `deleted` files. others: and those of other sources."""
+        """Returns the command line with the consent to delete `deleted` files. others: True to replace files of other
+        sources, too."""
         force = True if others else self.request.force
         options = ["--force"] if force is True else [f"--force={pattern}" for pattern in force or ()]
         return f"{self.command[0]} {shlex.join([*options, f'--max-delete={deleted}'])}{self.command[1]}"
@@ -85,9 +87,11 @@ class Mirror:
 
 
 def run(plan: Mirror, runtime: Runtime) -> Report:
-    """Mirrors the tree to all hosts at once. Results carry {"to", "sent", "bytes", "deleted", "kept", ...}.
+    """Makes the folder on all hosts equal to the source, all hosts at once. Results carry {"to", "sent", "bytes",
+    "deleted", "kept", ...}.
 
-    Files that are a node's own, or another source's, are lost only with --force, or if the user consents.
+    Files that belong to the node, or to another source, are replaced or deleted only with --force, or if the user
+    consents.
     """
     runtime.emit(Round(f"reading {plan.source}", ()))
     fanout.check_limits(len(plan.hosts), runtime.fanout)
@@ -113,7 +117,8 @@ def run(plan: Mirror, runtime: Runtime) -> Report:
 
 
 class _Mirroring:
-    """Runs one sync. mark: see source_id.marked. take: see conversation.connected_ahead."""
+    """Runs one sync. mark: the name of an empty folder that lies in the source during the sync (source_id.marked).
+    take: returns the session and the program of a host (conversation.connected_ahead)."""
 
     def __init__(
         self,
@@ -170,7 +175,7 @@ class _Mirroring:
         turns = LockOrder(hosts if min(len(hosts), runtime.fanout) > 1 else (), runtime.cancel)
 
         def waiting(run: str) -> None:
-            if run not in runs:  # once for all its hosts
+            if run not in runs:  # one notice for all hosts of the run
                 runs.add(run)
                 runtime.emit(Notice("warning", f"waiting until run {run} has begun, which uses the same folder"))
 
@@ -214,7 +219,7 @@ class _Mirroring:
             return Result(name, True, 0, answer=Synced(dest, same=True))
         if hello["event"] == "shared":
             return Result(name, True, 0, answer=Synced(dest, shared_with=hello["with"]))
-        packed = b"" if hello["known"] == tree.digest else tree.packed  # empty if the node has this very manifest
+        packed = b"" if hello["known"] == tree.digest else tree.packed  # empty if the node already has this manifest
         fetched = sorted(tree.brought)
         message = with_payload("manifest", packed, digest=tree.digest, allocated=tree.allocated, brought=fetched)
         program.send_bytes(message)
@@ -244,7 +249,7 @@ class _Mirroring:
 
         def deliver(cancel: Cancel) -> None:
             if large:
-                background("digests", partial(self._parcels.digests, large))  # their next call raises errors, too
+                background("digests", partial(self._parcels.digests, large))  # digests() below raises its errors
             for message, count in self._parcels.of(sorted(set(paths).difference(large)), large, has):
                 if cancel.is_set():
                     return
@@ -260,7 +265,7 @@ class _Mirroring:
 
 def _take(tree: Tree, need: Lacks | Need, paths: list[str], has: dict[str, dict[int, str]], host: str) -> None:
     """Adds to `paths` the files that a node lacks, and to `has` the blocks that it has. Raises ProtocolError for a path
-    that is not in the source, such as an ignored file, or the target of a link in the tree."""
+    that is not in the source. Otherwise a node could request an ignored file, or the target of a link in the tree."""
     files, blocks, sizes = need.get("files", []), need.get("blocks", []), tree.by_path
     if not sizes.keys() >= {path for path, _ in files} or len(paths) + len(files) > len(sizes):
         raise ProtocolError("it asks for files that are not in the source", host)

@@ -14,7 +14,7 @@ from fleet.rules.causes import by_cause
 from fleet.rules.units import counted, few, seconds, size_text
 
 KIND, OTHER, MOST = "own-files", "other-source", "max-delete"
-NAMED = 5
+NAMED = 5  # most files that a message names
 KINDS = {"d": "a folder", "l": "a link", "o": "no file"}
 
 
@@ -71,5 +71,6 @@ def question(refused: Sequence[Result], last: str = "Replace them? They are kept
 
 
 def consent(command: str) -> str:
-    """Returns the hint about files in the way: the command lines that replace them and that leave them."""
+    """Returns the hint about files in the way: the command lines that replace these files, and that leave them in
+    place."""
     return f"to replace it: {command} --force; to leave what is the node's: {command} --keep"

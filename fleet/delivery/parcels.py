@@ -1,5 +1,5 @@
-"""Makes the messages that send hosts the files of a tree that they lack. A parcel packs many small files, and is made
-once for all hosts. A large file is sent in blocks, except for those that the host has already."""
+"""Makes the messages that send the files of a tree to hosts that lack them. A parcel packs many small files, and is
+made once for all hosts. A large file is sent in blocks, without the blocks that the host already has."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fleet.delivery.tree import Tree, with_payload
 from fleet.node.delivery.stage import BLOCK
 
 PARCEL_BYTES = CHUNK = 1 << 20
-SAMPLE_BYTES = 1 << 16
-KEEP_BYTES = 256 << 20
+SAMPLE_BYTES = 1 << 16  # the end of a parcel, by which fleet tries if compression shrinks it
+KEEP_BYTES = 256 << 20  # parcels are kept in memory for further hosts, up to so many bytes
 
 
 class Parcels:
@@ -89,5 +89,5 @@ class Parcels:
         listed = [(path, len(file)) for path, file in zip(paths, files, strict=True)]
         data = b"".join([json.dumps(listed).encode() + b"\n", *files])
         sample = data[-SAMPLE_BYTES:]
-        shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.9  # if not, compression only costs time
+        shrinks = len(zlib.compress(sample, 1)) < len(sample) * 0.9  # otherwise compression only costs time
         return with_payload("parcel", zlib.compress(data, int(shrinks)))

@@ -45,9 +45,9 @@ MEMBER = re.compile(rb"\[:(?P<kind>[^]]*):\]|(?P<low>\\?.)(?:-(?P<high>\\.|[^]\\
 
 
 class Pattern(NamedTuple):
-    """Holds one pattern. regex: matches a name if `name`, else an absolute path. name: only the last name of a path
-    counts. folder: it matches folders only. literal: the fixed beginning of a matching name or path, up to the
-    first wildcard. where: file:line."""
+    """Holds one pattern. regex: matches the last name of a path if `name` is true, and the absolute path otherwise.
+    negated: the pattern begins with "!", and includes paths again. folder: the pattern matches folders only. literal:
+    the fixed beginning of a matching name or path, up to the first wildcard. where: FILE:LINE."""
 
     regex: re.Pattern[bytes]
     negated: bool
@@ -62,8 +62,8 @@ class Pattern(NamedTuple):
 
 
 def parse(line: bytes, where: str, base: bytes) -> Pattern | None:
-    """Returns the pattern of a line of an ignore file; None if it holds none. base: the folder that the file is about,
-    with a "/" at its end. Raises ValueError if the pattern can match nothing."""
+    """Returns the pattern of a line of an ignore file; None if the line holds no pattern. base: the folder that the
+    pattern is relative to, with a "/" at its end. Raises ValueError if the pattern can match nothing."""
     line = _without_spaces(line.partition(b"\0")[0])
     negated = line[:1] == b"!"
     glob = line[negated:]
@@ -89,8 +89,9 @@ def _without_spaces(line: bytes) -> bytes:
 
 
 def _translate(glob: bytes) -> bytes:
-    """Returns a regular expression that takes at most quadratic time. The text between two wildcards is matched at its
-    first place, and never tried at a later one: the wildcard after it can match all that a later place would leave."""
+    """Returns a regular expression that takes at most quadratic time. The text between two wildcards is matched at the
+    first place where it fits, and never at a later one. No match is missed: the wildcard after the text can match
+    everything up to that later place."""
     parts, at = [[b"", b""]], 0  # for each wildcard: its own expression, and that of the text after it
     deep = [0]  # indexes of the wildcards that match a "/", too
     while token := TOKEN.match(glob, at):
@@ -139,8 +140,8 @@ def _members(glob: bytes, at: int) -> tuple[int, list[int]]:
 
 
 def read_bytes(path: str, follow: bool = False) -> bytes | None:
-    """Returns the bytes of an ignore file. Returns None, as git does, if there is none, or if it is a folder or, unless
-    `follow`, a link. Raises UsageError for a pipe or a device, and never waits for one."""
+    """Returns the bytes of an ignore file. Returns None, as git does, if the file is missing or is a folder. Without
+    `follow`, it also returns None for a link. Raises UsageError for a pipe or a device, and never waits for one."""
     try:
         with open_regular(path, 0 if follow else os.O_NOFOLLOW) as file:
             return own.bounded(file)
@@ -157,8 +158,9 @@ def read_bytes(path: str, follow: bool = False) -> bytes | None:
 
 
 def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False) -> list[Pattern]:
-    """Returns the patterns of an ignore file, the last one first. base: see parse(). ours: it is a .fleetignore. A
-    pattern that can match nothing raises UsageError there; in other files it is skipped, as git does."""
+    """Returns the patterns of an ignore file, the last one first. base: see parse(). ours: the file is a .fleetignore.
+    In a .fleetignore, a pattern that can match nothing raises UsageError. In other files it is skipped, as git does.
+    follow: see read_bytes()."""
     data = read_bytes(path, follow or ours)
     found = []
     for number, line in enumerate((data or b"").removeprefix(BOM).split(b"\n"), 1):
@@ -177,9 +179,9 @@ def read_patterns(path: str, base: str, ours: bool = False, follow: bool = False
 
 
 class Scope:
-    """Holds the ignore files called `name` in the folder `top` and below it. common: files that apply to all of it. A
-    file is read when it is first needed. Paths are absolute; those of folders end with "/". empty: no pattern was read
-    so far."""
+    """Holds the ignore files called `name` in the folder `top` and below it. common: further files of patterns, which
+    apply to the whole folder. An ignore file is read when it is first needed. Paths are absolute; those of folders end
+    with "/". empty: no pattern was read so far."""
 
     def __init__(self, top: str, name: str, common: Sequence[str | Path] = ()) -> None:
         self._top, self._name = top, name

@@ -1,10 +1,10 @@
 """Keeps the id by which nodes know a source. While a sync is under way, an empty folder lies in the source. A node that
-finds it in its destination knows that the destination is the source itself, reached by a link or a mount.
+finds this folder in its destination knows that the destination is the source itself, reached by a link or a mount.
 
-A source carries a witness, a random number: in the git-dir of its work tree, else in a small file that no sync sends.
-It counts only together with a record in ~/.fleet/source-ids of the folder where it was found. A copy or an archive of
-the folder carries the same witness, but has no such record. Paths and inodes cannot be witnesses: after `rm` and `mv`,
-other folders have them.
+A source carries a witness, a random number. The witness lies in the git-dir of the source's work tree or, without git,
+in a small file that no sync sends. The witness is valid only if a record in ~/.fleet/source-ids says that the witness
+was found in this folder. A copy or an archive of the folder carries the same witness, but has no such record. Paths and
+inodes cannot be witnesses: after `rm` and `mv`, other folders may have them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fleet.protocol.state import HOME, SOURCE_IDS, SOURCE_MARK
 
 MOST = 1000  # records; the latest ones are kept
 GIT_SECONDS = 5.0
-# for statx: a path as it is; the request for the birth time; its offset in the answer
+# for statx: take the path as it is; request the birth time; the offset of the birth time in the answer
 AT_FDCWD, STATX_BTIME, BTIME = -100, 0x800, 80
 
 
-# its "witness" was found in the folder "path" of "host", which has the id "id"
+# One record: the "witness" was found in the folder "path" of "host", and that folder has the id "id".
 Record = dict[str, str]
-# the folder that carries a source's witness (its work tree, or itself); the file of the witness; the source's path in
-# that folder
+# the folder that carries a source's witness (the source's work tree, or the source itself); the file of the witness;
+# the source's path in that folder
 Carrier = tuple[str, Path, str]
 
 
@@ -49,7 +49,7 @@ def _carrier(root: str) -> Carrier:
         answer = os.fsdecode(ask(root, *arguments, seconds=GIT_SECONDS, most=1 << 16))
         folder, top = answer.removesuffix("\n").split("\n")
         git_dir, around = Path(folder).resolve(), Path(root).is_relative_to(top)
-        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: from before it became a repository
+        if around and not loose.exists() and _is_of(git_dir, Path(top)):  # loose: it was no repository then
             return top, git_dir / SOURCE_MARK[1:], os.path.relpath(root, top)
     return root, loose, "."
 
@@ -69,8 +69,8 @@ def _source(record: Record, inside: str) -> str:
 
 
 def _is_of(folder: Path, top: Path) -> bool:
-    """Returns whether a git-dir belongs to the work tree `top`. The `.git` of a copied or received tree may name
-    any."""
+    """Returns whether a git-dir belongs to the work tree `top`. The `.git` of a copied or received tree may name any
+    git-dir."""
     try:
         back = folder / os.fsdecode(own.read_own(folder / "gitdir", 1 << 16)).strip()
     except FileNotFoundError:
@@ -79,24 +79,26 @@ def _is_of(folder: Path, top: Path) -> bool:
 
 
 def identified(root: Path, name: str | None = None) -> Source:
-    """Returns the source as nodes know it. name: the user's own id for it; "": it needs none; None: find its id."""
+    """Returns the source as nodes know it. name: the user's own id for the source; "" if it needs no id; None to find
+    its id."""
     if name is None:
         try:
             name = _known(str(root))
-        except OSError:  # nothing can be written there, or at home
+        except OSError:  # the source or the user's home cannot be written
             name = _born(root)
     return {"host": _host(), "path": str(root), "id": name}
 
 
 @contextlib.contextmanager
 def marked(root: Path) -> Iterator[str | None]:
-    """Keeps an empty folder in the source meanwhile. Yields its name, or None if nothing can be written there."""
+    """Keeps an empty folder in the source while the block runs. Yields the folder's name, or None if the source cannot
+    be written."""
     mark, made = f".{secrets.token_hex(16)}{SOURCE_MARK}", None
     with contextlib.suppress(OSError):
         for left in root.glob(f".*{SOURCE_MARK}"):  # a killed sync left it; or a sync copied it long ago
             if left.stat().st_mtime < root.stat().st_ctime - 86400:
                 left.rmdir()
-    with contextlib.suppress(OSError):  # read only, or another user's
+    with contextlib.suppress(OSError):  # the source is read-only, or another user's
         (root / mark).mkdir(0o755)
         made = mark
     try:
@@ -140,8 +142,8 @@ def ids_around(folder: Path) -> dict[Path, set[str]]:
 
 
 def _recorded(records: list[Record], witness: str | None, top: str) -> tuple[Record | None, bool]:
-    """Returns the record of a witness, or None, and whether the folder `top` is a copy. The record must be of this very
-    folder, at its path or moved from another one since. A copy gets a witness of its own."""
+    """Returns (record of a witness or None, whether the folder `top` is a copy). The record must be of this very
+    folder, which is at the recorded path, or was moved from there. The caller gives a copy a witness of its own."""
     theirs = [each for each in records if each["witness"] == witness]
     for each in theirs:
         if _is_same(each["path"], top):

@@ -28,24 +28,25 @@ from fleet.node.delivery.tree import Walk, travelling, unsafe_links
 from fleet.protocol.messages.chain import Entry
 from fleet.rules.units import few
 
-MAX_ENTRIES = 1_000_000
-MAX_LIST = 256 << 20  # characters of names in it
+MAX_ENTRIES = 1_000_000  # limit of the entries in a node's list
+MAX_LIST = 256 << 20  # limit of the characters of all names in a node's list
 AGAIN = "stop what writes to it, or list it in .fleetignore, and run the sync again; no file was replaced"
 CHANGED = "changed"  # kind of the error if a file has changed since it was listed
-READINGS = 3
+READINGS = 3  # how often a file is read until its ctime stays the same
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Describes a file or a folder of the head that is sent to nodes. entries: those below a folder, or the file's one.
+    """Describes a file or a folder of the head that is sent to nodes. entries: the folder's content, or the one entry
+    of a file.
 
-    skipped: sockets, fifos and devices, which are not sent. mode: the folder's own; None: it is a file. allocated: path
-    -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: those that
-    excluded entries, if any. brought: files that `get` fetched, unchanged since and tracked by git. unsafe_links:
-    (path, target) of links to files here that are not sent. followed: files that are links here. inodes: path -> inode.
-    grown: files that get longer; the part up to the listed size is sent. touched: files whose times change, but not
-    their bytes. odd: such files, for the next tree: path -> (listed size, inode, sha256 of the file up to that
-    size)."""
+    skipped: sockets, fifos and devices, which are not sent. mode: the folder's own mode; None for a file. allocated:
+    path -> bytes on disk of a file with holes. linked: (device, inode) of each file with several names. rules: the
+    rules that excluded entries; None if no rules applied. brought: files that `get` fetched, that did not change since,
+    and that git tracks. unsafe_links: (path, target) of links whose targets on the head are not sent. followed: files
+    that are links on the head. inodes: path -> inode. grown: files that get longer while they are read; the part up to
+    the listed size is sent. touched: files whose times change, but not their bytes. odd: files that were grown or
+    touched, for the next tree of this source: path -> (listed size, inode, sha256 of the file up to that size)."""
 
     root: Path
     entries: tuple[Entry, ...]
@@ -68,7 +69,7 @@ class Tree:
 
     @cached_property
     def digest(self) -> str:
-        """Returns the sha256 of the manifest. If a node has an equal one, nothing is sent."""
+        """Returns the sha256 of the manifest. If a node has a manifest with this digest, the manifest is not sent."""
         return hashlib.sha256(self._manifest).hexdigest()
 
     @cached_property
@@ -78,18 +79,18 @@ class Tree:
 
     @cached_property
     def by_path(self) -> dict[str, Entry]:
-        """Returns path -> entry of its files."""
+        """Returns path -> entry of the files, without folders and links."""
         return {entry[0]: entry for entry in self.entries if entry[1] == "f"}
 
     def why(self, path: str, kind: str = "f") -> Why | None:
-        """Returns why a path is not among the entries: a pattern, or another rule; None if no rule excludes it."""
+        """Returns the pattern or the other rule that excludes a path; None if no rule does."""
         if self.rules is None:
             return None
         return self.rules.why(os.fsdecode(path.encode("utf-8", "surrogateescape")), kind == "d")
 
     def excluded(self, paths: Iterable[tuple[str, str]]) -> set[str]:
         """Returns the paths that must not be deleted on the node. A rule excludes such a path, or it is still in the
-        source and not below a link that is sent. paths: (path, kind)."""
+        source and not below a link that is sent. paths: (path, kind) of each candidate."""
         if self.rules is None:
             return set()
         links = tuple(path + "/" for path, kind, *_ in self.entries if kind == "l")
@@ -108,12 +109,12 @@ class Tree:
         return self._stably(path, lambda fd: os.pread(fd, length, offset))
 
     def file_digest(self, path: str) -> str:
-        """Returns the sha256 of a file. Raises HostFailed, as read()."""
+        """Returns the sha256 of a file. Raises HostFailed, as read() does."""
         return self._stably(path, partial(_digest, self.by_path[path][3]))
 
     def _stably(self, path: str, read: Callable[[int], T]) -> T:
-        """Returns the result of read(fd) for a file that does not change meanwhile. A file may grow if its listed part
-        stays the same. Raises HostFailed."""
+        """Returns the result of read(fd), if the file does not change meanwhile. The file may grow, if its bytes up to
+        the listed size stay the same. Raises HostFailed."""
         size, mtime = self.by_path[path][3:5]
         no_link = 0 if path in self.followed else os.O_NOFOLLOW
         try:
@@ -174,14 +175,15 @@ def scan(
     hosts: Sequence[Host] = (),
     places: Sequence[str] = (),
 ) -> Tree:
-    """Returns the tree of a code folder. Raises UsageError if it is missing, no folder, unreadable, or holds the user's
-    home. whole: no rule excludes anything. everything: see SourceRules. hosts: their interpreters and identity files
-    may be in the folder. places: the destinations on these hosts."""
+    """Returns the tree of a code folder. Raises UsageError if `root` is missing, is no folder, cannot be read, or holds
+    the user's home. whole: no rule excludes anything. everything: see SourceRules. hosts: an environment in the folder
+    is sent if one of their interpreters is in it; their identity files are not sent. places: the destinations on these
+    hosts."""
     hint = "give the folder to mirror: fleet sync SRC"
     try:
         root = root.resolve()
         there = root.exists()
-    except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
+    except (OSError, RuntimeError) as error:  # the name is too long, or links lead to each other
         raise UsageError(f"the source {root} cannot be looked at: {error}", hint=hint) from error
     if not there:
         raise UsageError(f"the source {root} does not exist", hint=hint)
@@ -194,7 +196,7 @@ def scan(
         fetched = unchanged(root)
         rules = partial(SourceRules, str(root), hosts, places, everything, fetched)
         tree = read(root, rules(), copy_unsafe_links)
-        if not tree.by_path and tree.rules and tree.rules.outer:  # a repository around it ignores all of it
+        if not tree.by_path and tree.rules and tree.rules.outer:  # a repository around the source ignores all of it
             tree = read(root, rules(alone=True), copy_unsafe_links)
         return tree
 
@@ -221,7 +223,7 @@ def read(root: Path, rules: SourceRules | None = None, copy_unsafe_links: bool =
     except Refused as error:
         raise UsageError(error.message, hint=error.hint) from error
     fetched = frozenset(map(travelling, rules.brought)) if rules else frozenset[str]()
-    if fetched:  # folders that hold only files which `get` fetched are not sent either
+    if fetched:  # a folder that holds only files that `get` fetched is not sent
         hollow = above(fetched)
         hollow -= above(path for path, *_ in entries if path not in hollow)
         entries = tuple(entry for entry in entries if entry[0] not in hollow)
@@ -252,7 +254,7 @@ def grown_notice(paths: Iterable[str]) -> str:
 
 def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
     """Returns the tree of a node's files, as node/delivery/tree.send_entries sends it. receive: returns the next
-    message. hint: of the error for too many files. Raises HostFailed, ProtocolError."""
+    message. hint: the hint of the error for too many files. Raises HostFailed, ProtocolError."""
     entries: list[Entry] = []
     allocated: dict[str, int] = {}
     length = 0
@@ -274,8 +276,8 @@ def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
 
 @contextlib.contextmanager
 def reading(root: Path, alternative: str, deep: str) -> Iterator[None]:
-    """Raises errors of reading a source as UsageError or HostFailed. alternative: is added to the hint to change the
-    file's mode. deep: the hint for folders that are nested too deeply."""
+    """Raises errors of reading a source as UsageError or HostFailed. alternative: text added to the hint that tells the
+    user to change the file's mode. deep: the hint for folders that are nested too deeply."""
     try:
         yield
     except FileNotFoundError as error:

@@ -18,8 +18,8 @@ engine = ENGINES.get
 
 
 def suited(script: str) -> tuple[str, dict[str, str]]:
-    """Returns (engine, its options) for a script without --engine. A shell script is started once on each node, as its
-    user would start it."""
+    """Returns (engine, its options) for a script without --engine. A shell script is started once on each node, as the
+    user would start it by hand."""
     return ("command", {"per": "node"}) if is_shells(script) else (DEFAULT, {})
 
 

@@ -1,4 +1,5 @@
-"""accelerate: fleet starts its launcher on each node with the user's configuration. Its own fan-out is never used."""
+"""Defines the engine accelerate: fleet starts accelerate's launcher on each node with the user's configuration. The
+launcher's own fan-out is never used."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ OPTIONS = (
 
 class Accelerate(Engine):
     """Starts `accelerate-launch`. Its configuration is read on the head and copied to the run's folder on each node.
-    fleet overrides its settings of hosts, ranks, address, port and launcher."""
+    fleet overrides the configuration's settings of hosts, ranks, address, port and launcher."""
 
     modules = ("torch", "accelerate")
     options = OPTIONS
@@ -86,7 +87,8 @@ class Accelerate(Engine):
 
     def prepare(self, job: Job, folder: Path) -> Job:
         given = job.engine_options.get("config-file")
-        # with use_cpu in the configuration, the launcher divides the cores among the ranks; the option does not do that
+        # with use_cpu in the configuration, the launcher divides the cores among the ranks; with the option --cpu
+        # alone, it does not
         none = NO_CONFIG + "use_cpu: true\n" * ("cpu" in job.engine_options)
         text = read_config(folder / given, given) if given is not None else none
         notes = (*job.notes, *unsaved(text, given), *(unread_default_config(os.environ) if given is None else ()))
@@ -106,7 +108,7 @@ class Accelerate(Engine):
             *job.engine_args,
             f"--machine_rank={node.node_rank}",
             f"--num_machines={len(world.nodes)}",
-            # the launcher divides this by the number of machines
+            # the launcher divides this number by the number of machines
             f"--num_processes={node.local_world_size * len(world.nodes)}",
             f"--main_process_ip={world.master_addr}",
             f"--main_process_port={world.master_port}",
@@ -152,7 +154,8 @@ def kind_of(job: Job) -> str:
 
 
 def read_config(path: Path, given: str) -> str:
-    """Returns the configuration's text for the nodes. Raises UsageError if it is none, or starts no ranks on hosts."""
+    """Returns the configuration's text for the nodes. given: its path as typed. Raises UsageError if it is no
+    configuration, or one that does not start ranks on hosts."""
     try:
         text = read_given(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -170,7 +173,7 @@ def read_config(path: Path, given: str) -> str:
     if str(config.get("distributed_type")).upper() in ("TPU", "XLA"):
         raise UsageError(f"{given}: distributed_type {config['distributed_type']}: fleet does not drive TPU pods")
     if config.pop("mpirun_config", None) or path.suffix == ".json":
-        # mpirun would be another fan-out, and no option turns it off
+        # the launcher would start ranks by mpirun, which is another fan-out, and no option turns mpirun off
         import yaml
 
         return yaml.safe_dump(config, sort_keys=False)
@@ -178,7 +181,7 @@ def read_config(path: Path, given: str) -> str:
 
 
 def parsed(text: str, given: str) -> dict[str, Any]:
-    import yaml  # a misspelt verb loads the engines, too
+    import yaml  # imported late: even a misspelt verb loads the engines
 
     try:
         config = yaml.safe_load(text)

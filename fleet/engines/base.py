@@ -1,8 +1,8 @@
-"""Defines an engine: it turns a job and a node into the one process that fleet's supervisor starts there.
+"""Defines an engine: it turns a job and a node into the one process that fleet's supervisor starts on that node.
 
-The training command never passes through an engine's own argument parser: torchrun takes options for its own and
-rewrites `$$`, DeepSpeed inserts `--local_rank`. Engines start fleet's spawn program instead. It finds the command in
-`command.json` next to it, in the run's folder on the node, and passes it to rank.py."""
+The training command never passes through an engine's own argument parser: torchrun would take options of the command
+for its own and rewrite `$$`; DeepSpeed would insert `--local_rank`. Engines start fleet's spawn program instead. It
+finds the command in `command.json` next to it, in the run's folder on the node, and passes it to rank.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InRunDir:
 Argument = str | NodePython | InRunDir
 
 SPAWN: tuple[Argument, ...] = (NodePython(), InRunDir("spawn.py"))
-CONSOLE = InRunDir("console.py")  # python CONSOLE MODULE NAME ...: as the console script NAME, which may be missing
+CONSOLE = InRunDir("console.py")  # python CONSOLE MODULE NAME ... acts as the script NAME, which may be missing
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class World:
     """Holds the values on which all nodes must agree. master_addr: numeric, or a name that preflight still resolves.
 
     addresses: host name -> that node's numeric address towards the master, if it is known. slots: host name -> number
-    of ranks that the host would run, whatever the engine starts there. least: the fewest nodes of an elastic world; 0:
-    all.
+    of ranks that the host would run, whatever the engine starts there. least: the fewest nodes of an elastic world, or
+    0 if all nodes are needed.
     """
 
     run_id: str
@@ -79,8 +79,8 @@ class World:
 @dataclass(frozen=True)
 class Start:
     """Describes the engine's process on one node. command: a rank's argv. env: variables that the engine needs.
-    local_rank_at: the index in `command` at which `--local_rank=N` is inserted, as DeepSpeed's launcher does; None: it
-    is not inserted."""
+    local_rank_at: the index in `command` at which `--local_rank=N` is inserted, as DeepSpeed's launcher does; None if
+    it is not inserted."""
 
     argv: tuple[Argument, ...]
     command: tuple[str, ...]
@@ -96,8 +96,8 @@ class Start:
 class Option:
     """Describes an option of `fleet launch` that one engine has; Job.engine_options has its value under `name`.
 
-    name: without leading dashes. metavar: the name of its value in help; None: it is a flag, which is True or missing.
-    choices: the allowed values. many: it may be given several times, and its value is a tuple.
+    name: without leading dashes. metavar: the name of its value in help, or None for a flag, whose value is True or
+    missing. choices: the allowed values. many: whether it may be given several times; its value is then a tuple.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Option:
 
 
 class Engine(ABC):
-    """Base of engines. modules: the modules that the training interpreter must have. program: SCRIPT is started itself,
-    without an interpreter. elastic: a run may go on with fewer nodes. options: its options of `fleet launch`. owned:
-    options that fleet itself passes to the launcher -> fleet's option for it, None: there is none."""
+    """Base of engines. modules: the modules that the training interpreter must have. program: whether SCRIPT is started
+    without an interpreter. elastic: whether a run may go on with fewer nodes. options: the engine's options of `fleet
+    launch`. owned: option of the launcher that fleet itself passes -> fleet's option for it, or None."""
 
     modules: tuple[str, ...] = ()
     program = False
@@ -123,7 +123,7 @@ class Engine(ABC):
         return "program" if self.program and job.kind == "script" else job.kind
 
     def ranks(self, job: Job) -> int | None:
-        """Returns the number of ranks on each node, None for the inventory's number."""
+        """Returns the number of ranks on each node, or None for the number in the inventory."""
         return None
 
     def check(self, job: Job) -> None:
@@ -135,8 +135,8 @@ class Engine(ABC):
         return self.modules
 
     def unread(self, job: Job) -> tuple[str, ...]:
-        """Returns files on a node that the launcher would read by default, but does not read under fleet. It would read
-        the first one whose $NAMEs are set."""
+        """Returns files on a node that the launcher would read by default, but does not read under fleet. By default,
+        the launcher reads the first file whose $NAMEs are set."""
         return ()
 
     def on_gpus(self, job: Job) -> bool:
@@ -145,7 +145,7 @@ class Engine(ABC):
 
     def prepare(self, job: Job, folder: Path) -> Job:
         """Returns the job with the files that the engine reads on this machine. It is called before the plan is made.
-        folder: the current one."""
+        folder: the current folder."""
         return job
 
     @abstractmethod
@@ -167,13 +167,13 @@ def ranks_env(world: World, node: Node) -> dict[str, str]:
 
 
 def visible_devices(node: Node) -> dict[str, str]:
-    """Returns CUDA_VISIBLE_DEVICES for the selected GPUs of this node, {} if all are selected."""
+    """Returns CUDA_VISIBLE_DEVICES for the selected GPUs of this node, or {} if all are selected."""
     return {} if node.host.devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.host.devices))}
 
 
 def as_written(options: Mapping[str, Any], *fleets: str) -> list[str]:
-    """Returns options as arguments of a launcher that has the same names with underscores, without those in
-    `fleets`."""
+    """Returns options as arguments of a launcher whose options have the same names, but with underscores. Leaves out
+    the options in `fleets`."""
     flags = {f"--{name.replace('-', '_')}": value for name, value in options.items() if name not in fleets}
     return [name if value is True else f"{name}={value}" for name, value in flags.items()]
 

@@ -11,7 +11,7 @@ from fleet.model import Job, Node
 
 IMPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # `colossalai run` sets it when it imports colossalai
 EXTRA = "extra-launch-args"
-# options that fleet itself passes to torchrun -> fleet's option for it, None: there is none
+# option that fleet itself passes to torchrun -> the option of fleet that sets it, or None if fleet has no such option
 OWNED = {
     "nnodes": "--nnodes N",
     "nproc-per-node": "--nproc-per-node N",

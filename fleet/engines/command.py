@@ -1,4 +1,5 @@
-"""command: starts any program, once a slot or once a node, with the environment variables of torch users."""
+"""Defines the engine command, which starts any program once per slot or once per node. Each rank gets the environment
+variables that torch.distributed reads."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from dataclasses import replace
 from fleet.engines.base import SPAWN, Engine, Option, Start, World, python_command, ranks_env
 from fleet.model import Job, Node
 
-# number of slots, for a launcher that is started once a node; scripts for torchrun use this name
+# variable for the number of slots, for a launcher that is started once per node; scripts for torchrun use this name
 SLOTS = "NPROC_PER_NODE"
 FIRST_RANK = "FLEET_FIRST_RANK"
-COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")  # of ranks
+COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")  # variables for numbers of ranks
 
 
 class AnyCommand(Engine):

@@ -17,7 +17,9 @@ from fleet.node.base.errors import Refused
 def started(
     options: Any, begin: Mapping[str, Any], least: int, most: int, own: str | None
 ) -> tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]:
-    """Returns the values of Part.started() in node/container/part.py. Raises Refused for options that conflict."""
+    """Returns the values that Part.started() in node/container/part.py returns: (argv, command.json, environment,
+    files). begin: see begin_of() there. least, most: the numbers of nodes of an elastic run. own: this node's address,
+    or None. Raises Refused for options that conflict."""
     chosen, nodes, first = engine(options.engine), list[Node](), 0
     for number, (host, each) in enumerate(begin["nodes"]):
         nodes.append(Node(Host(host, host), number, each, first))

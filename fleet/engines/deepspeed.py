@@ -1,4 +1,5 @@
-"""DeepSpeed: fleet starts its per-node launcher on each node. Its own fan-out over ssh is never used."""
+"""Defines the engine DeepSpeed: fleet starts DeepSpeed's per-node launcher on each node. DeepSpeed's own fan-out over
+ssh is never used."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class DeepSpeed(Engine):
             f"--master_port={world.master_port}",
             *as_written(job.engine_options, "no-local-rank"),
             *job.engine_args,
-            # the launcher would insert --local_rank into spawn.py's arguments; spawn.py inserts it into the command's
+            # the launcher would insert --local_rank into spawn.py's arguments; instead, spawn.py inserts it into the
+            # command
             "--no_python",
             "--no_local_rank",
         )
@@ -87,8 +89,9 @@ NOTHING = "${FLEET_NOTHING}"  # an empty variable, which keeps the text around i
 
 
 def in_a_shell(value: str, what: str) -> tuple[bool, str]:
-    """Returns (True if the node must expand variables, the value). The value is what a shell reads in NAME="VALUE", as
-    DeepSpeed's runner passes it. Raises UsageError for a value that would run code, or has an open quote."""
+    """Returns (True if the node must expand variables, the value). The value is what a shell would read in
+    NAME="VALUE", because DeepSpeed's runner passes it so. Raises UsageError for a value that would run code, or has an
+    open quote."""
     made, place, quoted, expands = "", 0, True, False
     while place < len(value):
         found = (QUOTED if quoted else BARE).match(value, place)
@@ -110,12 +113,13 @@ def in_a_shell(value: str, what: str) -> tuple[bool, str]:
 
 def needs_path(job: Job) -> bool:
     """Returns whether ranks find modules of the working folder only by PYTHONPATH, which DeepSpeed's runner sets for
-    several nodes. For a module, and for a script in that folder, Python itself looks there first."""
+    several nodes. Python looks in the working folder by itself for a module, and for a script in that folder."""
     return job.kind == "program" or (job.kind == "script" and PurePosixPath(job.script).parent != PurePosixPath())
 
 
 def env_files(folder: Path) -> list[Path]:
-    """Returns the files of variables that DeepSpeed's runner reads, in its order: a later one overrides."""
+    """Returns the files of variables that DeepSpeed's runner reads, in its order. A later file overrides an earlier
+    one."""
     name = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
     found = [place / name for place in (Path.home(), folder) if (place / name).is_file()]
     return list(dict.fromkeys(found))

@@ -12,10 +12,10 @@ from fleet.requests.variables import check_variable
 
 
 def read_env_file(path: Path, what: str = "--env-file", strip: bool = False) -> dict[str, str]:
-    """Returns the variables of `KEY=VALUE` lines. `export` may precede them, and `#` lines are comments.
+    """Returns the variables of `KEY=VALUE` lines. `export` may precede KEY, and lines that begin with `#` are comments.
 
-    The value is the exact text after the first `=`, without quotes around all of it. what: the file, in messages.
-    strip: blanks around names and values are removed, and quotes are kept for a shell."""
+    The value is the exact text after the first `=`, without quotes that enclose all of it. what: the file's name in
+    messages. strip: removes blanks around names and values, and keeps quotes, which a shell reads later."""
     with on_os_error(UsageError, f"{what} {path}"):
         text = read_given(path).decode("utf-8", "surrogateescape")
     values = {}

@@ -3,7 +3,7 @@ itself, and passes some on. `fleet launch`, `fleet exec`, the top level and docs
 
 from __future__ import annotations
 
-# their option -> fleet's, without dashes, with the same meaning and values
+# option of another launcher -> fleet's option of the same meaning and values, both without dashes
 SAME = {
     "nproc": "nproc-per-node",
     "num-gpus": "nproc-per-node",
@@ -21,7 +21,7 @@ _RANK = "a node's rank is its place in the inventory"
 _RENDEZVOUS = "fleet has torchrun meet at --master-addr, by c10d where it may restart"
 _LOGS = "each rank's output is in runs/RUN/HOST on this machine"
 _STARTS = "fleet starts the ranks on each node, over --transport"
-# their option -> (why fleet does not take it, what to do)
+# option of another launcher -> (why fleet does not take it, what to do)
 REFUSED = {
     "node-rank": (_RANK, ITSELF),
     "machine-rank": (_RANK, ITSELF),
@@ -74,7 +74,7 @@ REFUSED = {
         ("aws-access-key-id", "aws-secret-access-key"), ("fleet starts ranks on hosts of yours", "leave it away")
     ),
 }
-# the same for sbatch's options, with --on slurm
+# option of sbatch -> (why fleet does not take it with --on slurm, what to do)
 REFUSED_IN_JOBS = {
     "array": ("a run is one job, or as many as --single-node-jobs makes of it", "--each FILE has a run for each line"),
     "chdir": ("a job begins in this folder", "write --workdir DIR"),
@@ -165,7 +165,7 @@ OPTIONS = {
         test-only +thread-spec= +threads-per-core= time=|t +time-min= +tmp= +tres-bind= +tres-per-task= +uid= usage
         use-min-nodes +verbose|v version|V help|h +wait-all-nodes= wait|W +wckey= wrap=?""",
 }
-# (option, value) -> fleet's arguments for it; (): fleet does that itself
+# (option, value) -> fleet's arguments for it, or () if fleet does that itself
 EXACT = {
     ("rdzv-backend", "c10d"): (),
     ("rdzv-backend", "static"): (),

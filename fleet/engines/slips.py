@@ -1,5 +1,5 @@
 """Recognises a SCRIPT that is no Python script, for engines that start Python: shells, interpreters, other launchers.
-Each has its hint."""
+Gives a hint for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ NO_PROGRAMS = (".yaml", ".yml", ".json", ".txt")
 
 
 def is_shells(script: str) -> bool:
-    """Returns whether this is a shell or a shell script, by its name or the first line of the file on this machine."""
+    """Returns whether `script` is a shell or a shell script, by its name or the first line of the file on this
+    machine."""
     path = PurePosixPath(script)
     if path.suffix in (".sh", ".bash", ".zsh", ".py") or _SHELLS.fullmatch(path.name):
         return path.suffix != ".py"
@@ -34,7 +35,7 @@ def is_shells(script: str) -> bool:
 
 
 def starts_another(program: str) -> bool:
-    """Returns whether this is an interpreter, a shell or a launcher, which runs the program in its arguments."""
+    """Returns whether `program` is an interpreter, a shell or a launcher, which runs the program in its arguments."""
     name = PurePosixPath(program).name
     return name in LAUNCHERS or any(kind.fullmatch(name) for kind in (_SHELLS, PYTHON))
 
@@ -75,8 +76,8 @@ def refuse(job: Job) -> None:
 
 
 def refuse_owned(job: Job, arguments: Sequence[str], owned: Mapping[str, str | None]) -> None:
-    """Raises UsageError for a launcher's option that fleet itself passes. owned: option -> fleet's option, None:
-    none."""
+    """Raises UsageError for a launcher's option that fleet itself passes. owned: option -> fleet's option for it, or
+    None."""
     for arg in arguments:
         option = arg.partition("=")[0]
         name = option.removeprefix("--").replace("_", "-")

@@ -1,5 +1,5 @@
-"""torchrun: starts one elastic agent per node. The rendezvous is static, so global ranks follow the inventory's
-order."""
+"""Defines the engine torchrun, which starts one elastic agent per node. The rendezvous is static, so that global ranks
+follow the inventory's order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fleet.engines.base import CONSOLE, SPAWN, Argument, Engine, Start, World, p
 from fleet.model import Job, Node
 from fleet.node.run.torchrun import RESTARTABLE, torchrun_options
 
-# a second one would override fleet's, and ranks would wait for each other
+# if one of these were given twice, it would override fleet's value, and ranks would wait for each other
 OWNED = {
     "nnodes": "--nnodes N|MIN:MAX",
     "node-rank": None,
@@ -37,7 +37,7 @@ class Torchrun(Engine):
             world.addresses.get(node.host.name),
             job.max_restarts,
         )
-        # "--" ends torchrun's options: its parser would take unique prefixes of them anywhere
+        # "--" ends torchrun's options: its parser would take unique prefixes of options in the whole line
         options = (*job.engine_args, "--no-python", "--")
         env = {**visible_devices(node), **(RESTARTABLE if world.least else {})}
         return Start((*argv, *options, *SPAWN), python_command(job, python), env)

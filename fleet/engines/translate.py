@@ -1,5 +1,5 @@
-"""Translates whole lines of other launchers into arguments of `fleet launch`. Each token needs a translation, or fleet
-must do itself what it requests; otherwise no line is proposed."""
+"""Translates whole lines of other launchers into arguments of `fleet launch`. Proposes a line only if each token has a
+translation, or requests what fleet does itself."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class UnknownOption(UsageError):
 
 
 class Known(NamedTuple):
-    """Describes an option of a tool. takes: "=": it has a value; "=?": it may have one. passed: fleet passes it on
-    unchanged."""
+    """Describes an option of a tool. takes: "=" if it has a value, "=?" if it may have one, or "". passed: fleet passes
+    the option on unchanged."""
 
     tool: str
     name: str
@@ -45,7 +45,7 @@ class Known(NamedTuple):
 
 @cache
 def options_of(*tools: str) -> Mapping[str, Known]:
-    """Returns all options of the tools, by their names without dashes, also by short names. A later tool overrides the
+    """Returns all options of the tools, by their long and short names, without dashes. A later tool overrides the
     others."""
     found = dict[str, Known]()
     for tool in tools:
@@ -55,7 +55,7 @@ def options_of(*tools: str) -> Mapping[str, Known]:
 
 
 def launch_arguments(tokens: Sequence[str]) -> list[str] | None:
-    """Returns `fleet launch`'s arguments for a whole line of another launcher or of Python; None if it is neither.
+    """Returns `fleet launch`'s arguments for a whole line of another launcher or of Python; None for any other line.
     Raises UsageError, with a hint, for a token that has no translation."""
     env = list(takewhile(_ASSIGNED.fullmatch, tokens))
     line = list(tokens[len(env) :])
@@ -94,8 +94,8 @@ def _env(tokens: Sequence[str]) -> Iterator[str]:
 def carried(
     options: Mapping[str, Known], tokens: Sequence[str], ours: Mapping[str, bool] = {}
 ) -> tuple[list[str], list[str]]:
-    """Returns (their options as `fleet launch` has them, the script and all after it). Raises UsageError for an option
-    without a translation. ours: fleet's own option -> whether it has a value; these stay."""
+    """Returns (the options of the tokens in the form of `fleet launch`, the script and all after it). Raises UsageError
+    for an option without a translation. ours: fleet's own option -> whether it has a value; these options stay."""
     made, rest = list[list[str]](), list(tokens)
     for typed, known, value in each_option(options, rest, ours):
         if known is None and bare(typed) == "sbatch-arg" and value:
@@ -111,7 +111,7 @@ def carried(
 
 
 def _passed_on(options: Mapping[str, Known], argument: str) -> list[str]:
-    """Returns fleet's own options for one --sbatch-arg; [] if it stays as it is."""
+    """Returns fleet's own options for one --sbatch-arg, or [] if --sbatch-arg stays as it is."""
     try:
         tokens, more = carried(options, tokens_of(argument))
     except UsageError:  # the module that writes the script reports the error
@@ -128,8 +128,8 @@ def tokens_of(argument: str) -> list[str]:
 def each_option(
     options: Mapping[str, Known], rest: list[str], ours: Mapping[str, bool] = {}
 ) -> Iterator[tuple[str, Known | None, str | None]]:
-    """Removes the options at the beginning of `rest`, and yields each: (as it was typed, None if it is one of `ours`,
-    its value). Raises UnknownOption, and UsageError if a value is missing."""
+    """Removes the options at the beginning of `rest`, and yields each: (the typed name, the Known option or None for
+    one of `ours`, the value). Raises UnknownOption for other options, and UsageError if a value is missing."""
     while rest and rest[0][:1] == "-":
         typed, equals, value = _split(options, ours, rest.pop(0))
         own, known = ours.get(typed.replace("_", "-")), known_as(options, typed)
@@ -162,7 +162,7 @@ def each_option(
 
 
 def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
-    """Returns an option, and its value, in the form of `fleet launch`; [] if fleet does that itself."""
+    """Returns an option, and its value, in the form of `fleet launch`, or [] if fleet does itself what it requests."""
     name, sbatch = SAME.get(known.name, known.name), known.tool == "sbatch"
     why, instead = (REFUSED_IN_JOBS if sbatch else REFUSED).get(name, ("", ""))
     if value == "":
@@ -188,7 +188,8 @@ def as_fleets(typed: str, known: Known, value: str | None) -> list[str]:
 
 
 def known_as(options: Mapping[str, Known], typed: str) -> Known | None:
-    """Returns the option that was typed. For sbatch the beginning of a name is enough, as for getopt_long."""
+    """Returns the option that was typed, or None if it is unknown. For sbatch, an unambiguous beginning of a name is
+    enough, as for getopt_long."""
     name = bare(typed)
     if name in options or typed[:2] != "--" or not name:
         return options.get(name)
@@ -197,7 +198,7 @@ def known_as(options: Mapping[str, Known], typed: str) -> Known | None:
 
 
 def endpoint(text: str) -> tuple[str, str | None]:
-    """Splits HOST[:PORT]."""
+    """Splits HOST[:PORT] into (host, port or None)."""
     address, colon, port = text.rpartition(":")
     whole = not colon or not port.isdecimal()
     return (text if whole else address).strip("[]"), None if whole else port

@@ -10,7 +10,7 @@ from typing import Any
 from fleet.errors import InventoryError
 from fleet.inventory.yaml_tree import read_tree
 
-# Ansible's variable -> a field of a host; older files have ansible_ssh_* for each
+# Ansible's variable -> a field of a host; older files have a variable ansible_ssh_* for each
 FIELDS = {
     "ansible_host": "address",
     "ansible_port": "port",
@@ -32,7 +32,8 @@ def is_ansible(text: str) -> bool:
 
 
 def hosts(text: str, source: str) -> dict[str, dict[str, str]]:
-    """Returns node set -> its fields, as texts, in the file's order. Raises InventoryError if it is not understood."""
+    """Returns node set -> its fields, as texts, in the file's order. Raises InventoryError if the text is not
+    understood."""
     found = dict[str, dict[str, Any]]()
     try:
         in_yaml = re.search(r"(?m)^\w+:(\s|$)", text) is not None

@@ -1,4 +1,4 @@
-"""Collects the hosts of a file and makes an Inventory of them, for every dialect.
+"""Collects the hosts of an inventory file in any format, and makes an Inventory from them.
 
 It reports errors with their lines: duplicates, two names for one machine, groups that contain themselves, and jump
 hosts that form a loop.
@@ -34,20 +34,21 @@ class Builder:
     groups: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def fail(self, line: int, message: str, *, host: str | None = None, hint: str | None = None) -> NoReturn:
-        """Raises an InventoryError with the place."""
+        """Raises an InventoryError with the file and the line."""
         host = None if host is None else printable(host)
         raise InventoryError(message, hint=hint, where=f"{self.source}:{line}", host=host) from None
 
     @contextmanager
     def at(self, line: int, host: str | None = None, about: str = "") -> Iterator[None]:
-        """Adds the place to a FieldError. about: the beginning of its message."""
+        """Raises a FieldError of the block as an InventoryError with the file and the line. about: text that is put
+        before its message."""
         try:
             yield
         except FieldError as error:
             self.fail(line, about + error.message, hint=error.hint, host=host)
 
     def add_hosts(self, nodeset: str, values: Mapping[str, Any], line: int) -> None:
-        """Adds the hosts of a node set, all with these parsed field values; None clears a default."""
+        """Adds the hosts of a node set, all with these parsed field values. A value None clears a default."""
         with self.at(line):
             names = expand(nodeset)
         if len(names) + len(self._hosts) > MAX_HOSTS:
@@ -103,7 +104,7 @@ class Builder:
         return Host(name=name, **merged)
 
     def _check_machines(self) -> None:
-        """Refuses two names for one sshd, because one machine would get two node ranks."""
+        """Refuses two hosts with the same address and port, because one machine would get two node ranks."""
         seen: dict[tuple[str, int, str | None], str] = {}
         for host in self._hosts:
             # the same private address through different jump hosts means different machines
@@ -134,5 +135,5 @@ class Builder:
 
 
 def hops(host: Host) -> set[str]:
-    """Returns the jump hosts that may be hosts of the inventory: those without a user or a port."""
+    """Returns those jump hosts of a host that may be hosts of the inventory: they have no user and no port."""
     return {hop for hop in (host.proxy_jump or "").split(",") if not re.search(r"[@:\[]", hop)}

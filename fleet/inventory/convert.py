@@ -38,7 +38,7 @@ def report(inventory: Inventory) -> Report:
 
 
 def _deepspeed(inventory: Inventory) -> str:
-    """Returns a DeepSpeed hostfile. DeepSpeed skips the text after slots=N, which fleet reads."""
+    """Returns a DeepSpeed hostfile. DeepSpeed ignores the text after slots=N; fleet reads it."""
     chosen = "@".join(h.name if h.devices is None else f"{h.name}:{_devices(h)}" for h in inventory.hosts)
     _refuse_devices(
         inventory,
@@ -54,7 +54,7 @@ def _devices(host: Host) -> str:
 
 
 def _refuse_devices(inventory: Inventory, form: str, hint: str) -> None:
-    """Refuses devices that are not the first ones: in such a format, slots always mean the first devices."""
+    """Raises InventoryError if a host's devices are not its first ones: in `form`, slots always mean the first ones."""
     for host in inventory.hosts:
         if host.devices is not None and host.devices != tuple(range(len(host.devices))):
             raise InventoryError(
@@ -94,7 +94,8 @@ def _mpi(inventory: Inventory) -> str:
 
 
 def _pdsh(inventory: Inventory) -> str:
-    """Returns hosts for pdsh -w "$(...)", as a WCOLL file cannot hold users. pdsh splits USER@HOST at the first '@'."""
+    """Returns hosts for pdsh -w "$(...)", because a WCOLL file cannot hold users. pdsh splits USER@HOST at the first
+    '@'."""
     for host in inventory.hosts:
         if "@" in (host.user or ""):
             raise InventoryError(f"pdsh cannot be given the user {host.user}", host=host.name, where=inventory.source)
@@ -122,7 +123,7 @@ def jump_hosts(inventory: Inventory) -> list[Host]:
 
 
 def _ssh_config(inventory: Inventory) -> str:
-    """Returns an ssh config. It also has the unselected jump hosts, which the others need."""
+    """Returns an ssh config. It also has the unselected jump hosts that the selected hosts need."""
     hosts = [*inventory.hosts, *jump_hosts(inventory)]
     return "\n".join(_ssh_config_block(host, inventory) for host in hosts)
 
@@ -171,7 +172,7 @@ def _ansible_vars(host: Host, inventory: Inventory) -> dict[str, Any]:
 
 def _jumps(host: Host, inventory: Inventory) -> str:
     """Returns a host's jump hosts, outermost first, for an ssh that does not know the inventory. A jump host with a key
-    of its own keeps its name, as only an ssh config can express that."""
+    of its own keeps its name, because only an ssh config can name its key."""
     known = {each.name: each for each in (*inventory.hosts, *inventory.unselected)}
 
     def spelled(hop: str) -> str:

@@ -1,8 +1,8 @@
 """Defines the fields of a host and the values that each accepts, for YAML and hostfiles alike.
 
-Every parser takes text and returns the value of the model.Host field, or raises FieldError; its caller adds the file
-and the line. Values end up in argv, ssh configs and programs. So text that could be an option, a pattern or an escape
-code is refused here.
+Every parser takes text and returns the value of a field of model.Host. It raises FieldError for text that the field
+does not accept; its caller adds the file and the line. Values end up in argv, ssh configs and programs. So text that
+could be an option, a pattern or an escape code is refused here.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]
 
 
 class FieldError(InventoryError):
-    """Reports a value that its field does not accept. The reader of the file adds its place."""
+    """Reports a value that its field does not accept. The reader of the file adds the file and the line."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
 
 
 def printable(text: str, most: int = 60) -> str:
-    """Returns text of a file or a node with control characters escaped, at most `most` characters of it."""
+    """Returns text of a file or a node: shortened to `most` characters, then with its control characters escaped."""
     text = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
@@ -50,13 +50,13 @@ def shown(text: str) -> str:
 
 
 def suggest(token: str, known: Iterable[str]) -> str | None:
-    """Returns the hint for a misspelt token: the nearest known one. None if none is near."""
+    """Returns a hint with the known token that is nearest to a misspelt one. Returns None if no token is near."""
     near = difflib.get_close_matches(token[:100], list(known), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else None
 
 
 def host_name(text: str) -> str:
-    """Returns a host's name, which logs, JSON, file names and node sets can hold. Raises FieldError for other text."""
+    """Returns the text if logs, JSON, file names and node sets can hold it as a host's name. Else raises FieldError."""
     if not NAME.fullmatch(text):
         hint = "names are letters, digits and ._:%-, and start with a letter, a digit or _"
         if is_ipv6(text):
@@ -85,7 +85,8 @@ def is_ipv6(text: str) -> bool:
 
 
 def address(text: str) -> str:
-    """Returns a host name, an IPv4 or an IPv6 address, which may have a zone: fe80::1%eth0. Raises FieldError."""
+    """Returns the text if it is a host name, an IPv4 address, or an IPv6 address with or without a zone, such as
+    fe80::1%eth0. Raises FieldError for other text."""
     if ":" in text:
         base, mark, zone = text.partition("%")
         if is_ipv6(base) and (not mark or _HOSTNAME.fullmatch(zone)):
@@ -169,7 +170,7 @@ def _path(text: str) -> str:
 
 
 def instead_of_variable(text: str) -> str | None:
-    """Returns the hint that replaces a path beginning with $HOME; None for another path."""
+    """Returns a hint to write ~ in a path that begins with $HOME. Returns None for another path."""
     return f"write ~/{text.partition('/')[2]}" if text.startswith(("$HOME/", "${HOME}/")) else None
 
 
@@ -207,7 +208,8 @@ _fingerprint = _matching(
 
 
 class Field(NamedTuple):
-    """Describes a field of a host. parse: text -> value, or FieldError. example, means: for the reference in docs/."""
+    """Describes a field of a host. parse: returns the value of a text, or raises FieldError. example, means: a value
+    and the meaning, which the reference in docs/ shows."""
 
     parse: Callable[[str], Any]
     example: str

@@ -25,9 +25,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def find_inventory(explicit: str | None, cwd: Path, environ: Mapping[str, str]) -> Path:
-    """Returns the inventory file: `explicit` (-i), else $FLEET_INVENTORY, else ./fleet.yaml, else ./hostfile.
+    """Returns the inventory file: `explicit` (-i), or else $FLEET_INVENTORY, or else ./fleet.yaml, or else ./hostfile.
 
-    "lab" means the lab's inventory; a file of that name is ./lab. Raises InventoryError if a named file is missing.
+    "lab" means the lab's inventory; write ./lab for a file of that name. Raises InventoryError if a named file is
+    missing, and NoInventory if no file is named and there is no default one.
     """
     for origin, value in (("-i", explicit), (f"${VARIABLE}", environ.get(VARIABLE) or None)):
         if value is None:
@@ -62,7 +63,7 @@ def load(path: Path) -> Inventory:
 def read(path: Path, source: str) -> bytes:
     """Returns a file's bytes. Raises InventoryError if it cannot be read or is too large."""
     try:
-        own = str(path).startswith(("/dev/", "/proc/"))  # a descriptor of this process: <(...), /dev/stdin
+        own = str(path).startswith(("/dev/", "/proc/"))  # an open file of this process: <(...), /dev/stdin
         with open(path, "rb") if own else open_regular(str(path)) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
@@ -74,7 +75,7 @@ def read(path: Path, source: str) -> bytes:
 
 
 def parse(raw: bytes, source: str) -> Inventory:
-    """Returns the inventory in a file's bytes. source: its name, for messages and for is_yaml()."""
+    """Returns the inventory in a file's bytes. source: the file's name, for messages and for is_yaml()."""
     text = decode(raw, source)
     try:
         inventory = parse_yaml(text, source) if is_yaml(text, source) else parse_hostfile(text, source)

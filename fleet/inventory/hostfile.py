@@ -44,8 +44,8 @@ _ONE_LINE = "write KEY=VALUE, without blanks around '=', and one host on a line"
 
 
 class Line(NamedTuple):
-    """Holds one line. name: a node set. values: field -> parsed value. login: the line is a log-in without a host name.
-    left: options of ssh that do not describe a host."""
+    """Holds one line. name: a node set. values: field -> parsed value. login: whether the line is a log-in, such as
+    root@gpu5. left: options of ssh that do not describe a host."""
 
     number: int
     name: str
@@ -63,7 +63,7 @@ def parse_hostfile(text: str, source: str) -> Inventory:
         if left:
             entry = " ".join([name, *(f"{key}={quote(str(value))}" for key, value in values.items() if key != "env")])
             builder.fail(number, f"{shown(' '.join(left))} does not describe a host", hint=f"leave it out: {entry}")
-        if login and times[name] > 1:  # log-ins to one address differ in their ports, which the names show
+        if login and times[name] > 1:  # several log-ins to one address: each host is named after its port
             builder.add_hosts(f"{name}-{values.get('port', 22)}", {"address": name, **values}, number)
         else:
             builder.add_hosts(name, values, number)
@@ -89,7 +89,7 @@ def read_lines(text: str, builder: Builder) -> list[Line]:
 
 
 def _tokens(line: str) -> list[str]:
-    """Returns the line's tokens with their quotes, without the comment."""
+    """Returns the line's tokens. They keep their quotes, and the comment is left out."""
     tokens, position, line = [], 0, line.rstrip()
     while position < len(line):
         match = _TOKEN.match(line, position)
@@ -103,7 +103,8 @@ def _tokens(line: str) -> list[str]:
 
 
 def _name(token: str) -> tuple[str, dict[str, Any]]:
-    """Splits the first token into a node set and MPICH's ':8'. A token with more colons is an IPv6 address."""
+    """Splits the first token into a node set and {"slots": 8} of MPICH's ':8'. A token with more colons is an IPv6
+    address."""
     if "@" in token:
         host_name(token)
     match = _MPICH.fullmatch(token)
@@ -115,7 +116,7 @@ def _name(token: str) -> tuple[str, dict[str, Any]]:
         raise FieldError(f"{shown(match['v6'])} is not an IPv6 address")
     if match["slots"].isdecimal() and is_like_a_port(int(match["slots"][:6])):
         host = match["v6"] or match["name"]
-        host = host if NAME.match(host) else f"NAME address={host}"  # ::1 is an address, no name
+        host = host if NAME.match(host) else f"NAME address={host}"  # ::1 cannot be a name
         raise FieldError(
             f"after ':' MPICH writes the number of slots, and {match['slots'][:6]} looks like a port",
             f"{host} port={match['slots'][:6]}; if these are slots: {host} slots={match['slots'][:6]}",
@@ -178,7 +179,7 @@ def quote(text: str) -> str:
 
 
 # -- log-ins as users copy them, "root@1.2.3.4:33021" and "ssh root@1.2.3.4 -p 33021"
-# the options of ssh, for getopt
+# the options of ssh, in the form that getopt takes
 _OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 _FIELDS = {
     "-p": "port",
@@ -205,9 +206,9 @@ class Login(NamedTuple):
 
 
 def read_login(tokens: Sequence[str]) -> Login | None:
-    """Returns the log-in in a line's tokens, None if they are none. Raises FieldError for tokens that ssh would
-    refuse."""
-    if len(tokens) > 1 and tokens[0] == "ssh" and not re.match(r"\w[\w-]*=", tokens[1]):  # ssh x=y: a host
+    """Returns the log-in in a line's tokens, or None if the line is no log-in. Raises FieldError for tokens that ssh
+    would refuse."""
+    if len(tokens) > 1 and tokens[0] == "ssh" and not re.match(r"\w[\w-]*=", tokens[1]):  # ssh x=y: a host named ssh
         return _ssh(tokens[1:])
     return _login(tokens[0], tokens[1:]) if "@" in tokens[0] or tokens[0].startswith("ssh://") else None
 
@@ -221,7 +222,7 @@ def _login(destination: str, rest: Sequence[str]) -> Login | None:
 
 
 def _bracketed(destination: str) -> str:
-    """Returns the destination with brackets around an IPv6 address: ssh reads no port in root@fd00::1."""
+    """Returns the destination with brackets around an IPv6 address, because ssh reads no port in root@fd00::1."""
     user, at, host = destination.rpartition("@")
     return f"{user}{at}[{host}]" if is_ipv6(host) else destination
 

@@ -1,9 +1,9 @@
 """Expands node sets, "gpu[01-04,07]", within limits and in the written order, with the help of ClusterShell.
 
 ClusterShell itself sorts, and reads groups from config files whose entries are shell commands. It expands
-"gpu[1-999999999]" in memory, and reads "gpu1[5-12]" as the 98 hosts gpu[15-112]. So only two parts of it are used:
-RangeSet makes padded indexes of a bounded range, and NodeSet (RESOLVER_NOGROUP) does the algebra and the folding. This
-module composes the names.
+"gpu[1-999999999]" in memory, and reads "gpu1[5-12]" as the 98 hosts gpu[15-112]. So fleet uses only two parts of
+ClusterShell: RangeSet makes padded indexes of a bounded range, and NodeSet (RESOLVER_NOGROUP) does the algebra and the
+folding. This module composes the names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Term(NamedTuple):
 def expand(text: str) -> list[str]:
     """Returns the names of "a[3,1-2],b": a3, a1, a2, b, in the written order, with repetitions.
 
-    It reads ranges and commas only, which define hosts; scan() reads operators and groups. Raises FieldError.
+    It reads only ranges and commas, which define hosts; scan() reads operators and groups. Raises FieldError for text
+    that is no node set or stands for too many hosts.
     """
     parts = [part.strip() for part in _split_commas(text)]
     if "" in parts:
@@ -55,8 +56,8 @@ def expand(text: str) -> list[str]:
 
 
 def scan(text: str, known: Container[str]) -> list[Term]:
-    """Returns an expression's terms, in order. known: names of hosts, for "fe80::1" that could be a host with a device,
-    and "root@gpu1" that could be two hosts."""
+    """Returns an expression's terms, in order. known: names of hosts. They decide whether "fe80::1" is a host with a
+    device, and whether "root@gpu1" is two hosts."""
     terms: list[Term] = []
     operator, position = ",", 0
     while True:
@@ -82,7 +83,7 @@ def scan(text: str, known: Container[str]) -> list[Term]:
             )
         if not separator[1]:
             return terms
-        # an '@' after an operand joins, as DeepSpeed writes it; one before an operand names a group
+        # an '@' after an operand joins, as DeepSpeed writes it; an '@' before an operand names a group
         operator, position = separator[1].replace("@", ","), separator.end()
 
 

@@ -10,10 +10,10 @@ SECRET = re.compile(
     "auth(?!or(?!iz))|cookie|login",
     re.IGNORECASE,
 )
-# a value with several parts (JSON, options, an HTTP header), one of which has such a name
+# a value with several parts (JSON, options, an HTTP header), one of which has a name that matches SECRET
 _S = SECRET.pattern
 _NAMED = re.compile(rf"({_S})[\w-]*[\"']*\s*[=:]|-[\w-]*({_S})[\w-]*\s|\bbearer\s", re.IGNORECASE)
-# settings of libraries; a secret among them has a name that shows it
+# prefixes of libraries' settings; if one of these settings is a secret, its name matches SECRET
 _SETTINGS = re.compile(
     "(NCCL|GLOO|TORCH|PYTORCH|CUDA|OMP|MKL|UCX|OMPI|DEEPSPEED|ACCELERATE|TRITON|HF|TRANSFORMERS|WANDB|PYTHON)_"
 )
@@ -24,7 +24,7 @@ _KEY = re.compile(r"://[^/\s]*@|\b(hf_|sk-([a-z]+-)*|gh[pousr]_|github_pat_|glpa
 _LOWERCASE = re.compile("[a-z]{1,20}([/_.-][a-z]{1,20})*")
 _COUNTED = re.compile("token|key|auth", re.IGNORECASE)  # with a number it is no secret: --max-tokens 512
 _TOKEN = re.compile("[A-Za-z0-9]+")
-# in a line for a shell: a token with its quotes; a value that the shell inserts; a value and a name that are no secret
+# in a line for a shell: a token with its quotes; a value that the shell inserts; a path; a name of a secret's place
 _SHELL_TOKEN = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;&|()<>'"\\])+""")
 _ELSEWHERE = re.compile(r"""`|\$(?!['"])|"[$`]""")
 _PLAIN = re.compile("[/~].*")
@@ -42,7 +42,7 @@ COMMAND = "--notify"  # an option whose value is a command
 
 
 def unless_secret(name: str, value: str) -> str | None:
-    """Returns the value if it is a setting, a number, a path or plain text, None if it may be a secret."""
+    """Returns the value if it is a setting, a number, a path or plain text. Returns None if it may be a secret."""
     if any(found.search(value) for found in (_GIVEN_AWAY, _NAMED)) or SECRET.search(name):
         return None
     if not value.isprintable() or len(value) > MAX_VALUE:
@@ -55,12 +55,12 @@ def unless_secret(name: str, value: str) -> str | None:
 
 
 def has_secret_part(value: str) -> bool:
-    """Is true of a text of several parts, one of which is called as secrets are: JSON, options, an HTTP header."""
+    """Returns whether a text (JSON, options, an HTTP header) has several parts, one of them with a secret's name."""
     return _NAMED.search(value) is not None
 
 
 def without_secrets(env: Mapping[str, str]) -> dict[str, str | None]:
-    """Returns name -> value, None for a value that may be a secret."""
+    """Returns name -> value, or None in place of a value that may be a secret."""
     return {name: unless_secret(name, value) for name, value in env.items()}
 
 
@@ -88,8 +88,8 @@ def masked(argv: Sequence[str], options: Sequence[str] = OPTIONS, keep: Keep = u
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:
-    """Returns a script's command line for display. Values of --token=X, --api-key X and PASSWORD=X become ***, and
-    arguments that look like a key."""
+    """Returns a script's command line for display. *** replaces values such as X in --token=X, --api-key X and
+    PASSWORD=X, and arguments that look like a key."""
 
     def is_secret(name: str, value: str) -> bool:
         found = SECRET.search(name)
@@ -110,8 +110,8 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
 
 
 def secret_in(line: str) -> str | None:
-    """Returns the name of a secret in a line for a shell, with *** for the secret; None if there is none. Values that
-    the shell inserts, $NAME and $(command), are no secrets."""
+    """Returns the name of a secret in a line for a shell, with *** for the secret. Returns None if there is no secret.
+    Values that the shell inserts, $NAME and $(command), are no secrets."""
     before = last = ""
     for token in _SHELL_TOKEN.findall(line):
         text = re.sub("['\"]", "", token)
@@ -122,7 +122,7 @@ def secret_in(line: str) -> str | None:
         if re.search(r"\s", text) and (header := _HEADER.search(text)):
             return f"{header[1]}: ***"
         if _ELSEWHERE.match(value) and (found := _KEY.search(value)) and not found[0].startswith("://"):
-            return f"{name}{'=' if equals else ' '}***"  # a default: ${TOKEN:-hf_...}
+            return f"{name}{'=' if equals else ' '}***"  # the default value in ${TOKEN:-hf_...}
         if not _ELSEWHERE.match(value):
             bare = re.sub("['\"]", "", value)
             if _stands_for_itself(name, bare) or (equals and _KEY.search(bare)):
@@ -138,8 +138,8 @@ def secret_in(line: str) -> str | None:
 
 
 def _stands_for_itself(name: str, value: str) -> bool:
-    """Returns whether the value is the secret with this name. It is not if it is a file that has the secret, or a
-    number that counts something."""
+    """Returns whether the value is the secret with this name. Returns False for a path of a file that has the secret,
+    and for a number that counts something."""
     found, bare = SECRET.search(name), name.lstrip("-")
     if found is None or _WHERE.search(bare) or not value or _PLAIN.fullmatch(value):
         return False

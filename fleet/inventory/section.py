@@ -5,7 +5,7 @@
       data: [/data/set:/data/]      # PATH[:DEST], one or a list
       wheels: requirements.txt      # or a folder of wheels
 
-Paths are as on the command line: relative ones start at the current folder.
+Paths are as on the command line: a relative path starts at the current folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Section:
 
 
 def read_section(inventory: Inventory) -> Section:
-    """Returns the section of an inventory. Raises InventoryError. Pure."""
+    """Returns the section of an inventory. Raises InventoryError for an invalid section. Pure."""
 
     def fail(message: str, hint: str | None = None) -> InventoryError:
         return InventoryError(f"sync: {message}", where=inventory.source, hint=hint)

@@ -34,9 +34,9 @@ ALL = "all"
 MAX_DEPTH = 64
 _ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
-# host -> the devices that an expression picks, None for the whole host
+# host -> the devices that an expression picks, or None for the whole host
 _Choice = Mapping[str, frozenset[int] | None]
-Given = Callable[[str], Sequence[str] | None]  # operand -> expressions that replace it, None for a plain operand
+Given = Callable[[str], Sequence[str] | None]  # operand -> expressions that replace it, or None
 
 
 def select(
@@ -46,12 +46,13 @@ def select(
     option: str = "-w",
     given: Given = lambda operand: None,
 ) -> Inventory:
-    """Returns the inventory with only -w's hosts, without -x's, in its own order. None: no such option.
+    """Returns the inventory with the hosts of -w, less those of -x, in the inventory's order. hosts, exclude: the
+    values of -w and -x, or None if the option is not given.
 
-    option: the name of -w in messages. given: replaces operands that name hosts in another way. Picked devices become
-    Host.devices, and slots their number. Groups keep their selected members, and `unselected` has the other hosts.
-    Raises InventoryError for an unknown host, group or device, an expression that is not understood, an empty
-    selection.
+    option: the name of -w in messages. given: returns the expressions that replace an operand, or None for a plain
+    operand. Picked devices become Host.devices, and their number becomes Host.slots. Groups keep their selected
+    members, and `unselected` has the other hosts. Raises InventoryError for an unknown host, group or device, an
+    expression that is not understood, an empty selection.
     """
     kept = list(inventory.hosts)
     given_options = [(name, text) for name, text in ((option, hosts), ("-x", exclude)) if text is not None]
@@ -68,7 +69,8 @@ def select(
 
 
 def host_named(inventory: Inventory, option: str, token: str) -> Host:
-    """Returns the host that a name or an address means. Raises UsageError if it means none, or several."""
+    """Returns the host that a name or an address means. Raises UsageError if it means no host, or several. option: the
+    option's name in the message."""
     try:
         return inventory.host(Groups({}, inventory.hosts).host(token))
     except FieldError as error:
@@ -87,7 +89,7 @@ def _narrowed(host: Host, choice: _Choice, *, keep: bool) -> list[Host]:
 
 
 def _devices_of(host: Host) -> tuple[int, ...] | None:
-    """Returns the host's devices, None if their number is not known."""
+    """Returns the indexes of the host's devices, or None if their number is not known."""
     if host.devices is None and host.slots is not None:
         return tuple(range(host.slots))
     return host.devices
@@ -120,7 +122,7 @@ def _choose(inventory: Inventory, text: str, option: str, given: Given) -> _Choi
             hint=slip(option, text, groups) or error.hint,
             where=inventory.source,
         ) from None
-    # a host named with and without devices is meant as a whole
+    # a host that is named both with and without devices is selected as a whole
     return {name: None if name in whole else picked.get(name) for name in map(str, algebra(parts))}
 
 
@@ -149,7 +151,7 @@ def _check_devices(host: Host, devices: Iterable[int], option: str) -> None:
 
 class Groups:
     """Resolves groups and operands. definitions: group -> expressions of its members. hosts: in the inventory's order.
-    given: as for select().
+    given: see select().
 
     "@all" is every host unless a group of that name is defined. `token in groups` is true if the token means a host.
     """
@@ -173,8 +175,8 @@ class Groups:
 
     @cached_property
     def _hosts_by_address(self) -> dict[str, list[str]]:
-        """Returns address -> names of its hosts. A key may have the port, and the inventory's user before it, as in
-        USER@ADDRESS. USER@NAME is a key, too."""
+        """Returns address -> names of its hosts. A key is ADDRESS, ADDRESS:PORT, or one of these after the inventory's
+        USER@. USER@NAME is a key, too."""
         found: dict[str, list[str]] = {}
         for host in self._hosts:
             addresses = {canonical(text) for text in (host.address, host.data_address) if text}
@@ -226,7 +228,7 @@ class Groups:
                 raise FieldError(f"no host matches {shown(text)}")
             return found
         names = [text] if text in self else expand(text)
-        # gpu[1-4] for gpu[01-04]
+        # the user may have written gpu[1-4] for gpu[01-04]
         if any(name not in self for name in names):
             alike = grouped((_ZEROS.sub("", name), name) for name in self._names)
             meant = [alike.get(_ZEROS.sub("", name), []) for name in names]
@@ -237,7 +239,7 @@ class Groups:
         return [self.host(name) for name in names]
 
     def host(self, token: str) -> str:
-        """Returns the name of the host that the token means. Raises FieldError if it means none, or several."""
+        """Returns the name of the host that the token means. Raises FieldError if it means no host, or several."""
         names = self._names.get(token) or self._hosts_by_address.get(token)
         names = names or self._hosts_by_address.get(canonical(token)) or []
         if len(names) > 1:

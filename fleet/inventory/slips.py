@@ -1,5 +1,5 @@
-"""Recognises how other tools name hosts, and returns a line to copy. It serves for hints only: when a text was not
-understood, or has another meaning in fleet."""
+"""Recognises how other tools name hosts, and returns a line to copy. The line is only a hint, for a text that was not
+understood or that has another meaning in fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_like_a_port(number: int) -> bool:
 
 
 def login(text: str) -> str | None:
-    """Returns a hint that shows root@10.0.0.1:2222 as a host of an inventory. None if the text is no such log-in."""
+    """Returns a hint that shows root@10.0.0.1:2222 as a host of an inventory. Returns None for another text."""
     match = LOGIN.fullmatch(text)
     if not match or not match["user"]:
         return None
@@ -33,7 +33,8 @@ def login(text: str) -> str | None:
 
 
 def selection(option: str, text: str, known: Container[str]) -> str | None:
-    """Returns a hint with the probable value of -w or -x, None if it is not clear."""
+    """Returns a hint with the value that was probably meant for -w or -x, or None if that is not clear. known: names of
+    hosts."""
     match = LOGIN.fullmatch(text)
     if match and match["user"] and match["user"] not in known:
         here = [name for name in (f"{match['host']}:{match['port']}", match["host"]) if name in known]

@@ -21,13 +21,13 @@ REMARK = 200  # characters
 
 
 def fields_of(host: Host) -> dict[str, Any]:
-    """Returns the fields of this host in an inventory, as plain YAML values."""
+    """Returns the fields that this host has in an inventory file, as plain YAML values."""
     found = {key: getattr(host, key) for key in FIELDS if getattr(host, key) is not None}
     if found.get("address") == host.name:
         del found["address"]
     if host.devices is not None:
         found["devices"] = list(host.devices)
-        del found["slots"]  # it is their number
+        del found["slots"]  # slots is the number of devices
     return {**found, **({"env": dict(host.env)} if host.env else {})}
 
 
@@ -81,7 +81,7 @@ class Edit:
 
     def __init__(self, text: str) -> None:
         self._old = text
-        self._inserts: list[tuple[int, str, int]] = []  # where, what, and where the old text goes on
+        self._inserts: list[tuple[int, str, int]] = []  # (index, new text, index at which the old text goes on)
         root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         self._hosts = next(value for key, value in root.value if key.value == "hosts")
         mapping = isinstance(self._hosts, yaml.MappingNode)
@@ -96,7 +96,8 @@ class Edit:
         return out.getvalue() + self._old[at:]
 
     def add_fields(self, name: str, fields: Fields) -> bool:
-        """Adds fields to the entry of this host. Returns False if it has no entry of its own that can take them."""
+        """Adds fields to the entry of this host. Returns False if the host has no entry of its own, or if its entry
+        cannot take the fields."""
         if name not in self._entries:
             return False
         _, value = self._entries[name]
@@ -113,12 +114,12 @@ class Edit:
         return True
 
     def shared(self, names: Collection[str]) -> list[list[str]]:
-        """Returns the hosts of each entry for several hosts with one of `names` among them."""
+        """Returns the hosts of each entry that is for several hosts, at least one of which is in `names`."""
         return [each for each in map(expand, self._entries) if len(each) > 1 and not set(each).isdisjoint(names)]
 
     def split(self, entries: Mapping[str, Fields]) -> bool:
-        """Replaces the entry that these hosts share (gpu[2-3]: {}) by one for each. Returns False if that would lose
-        text of the user."""
+        """Replaces the entry that these hosts share (gpu[2-3]: {}) by an entry for each host. Returns False if that
+        would lose text of the user."""
         shared = [pair for key, pair in self._entries.items() if set(expand(key)) == entries.keys()]
         plain = not self._hosts.flow_style if self._entries else False
         for key, value in shared if plain else ():

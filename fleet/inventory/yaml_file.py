@@ -49,8 +49,8 @@ def read_defaults(text: str, source: str) -> dict[str, Any]:
 
 
 def read_options(text: str, source: str, section: str) -> dict[str, str | bool | list[str]]:
-    """Returns the options in a section. A value is a text as written, a list of texts, or true or false. Raises
-    InventoryError for any other value."""
+    """Returns the options in a section. Each value is a text as it is written, a list of texts, True or False. Raises
+    InventoryError for other values."""
     root = read_tree(text, source)
     tree = root.pairs.get(section) if root else None
     found = dict[str, str | bool | list[str]]()

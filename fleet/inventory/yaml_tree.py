@@ -15,7 +15,7 @@ import yaml
 from fleet.errors import InventoryError
 from fleet.inventory.fields import shown
 
-MAX_NODES = 300_000  # aliases are followed and counted, so that a few lines cannot expand to millions
+MAX_NODES = 300_000  # each use of an alias counts, so that a few lines cannot expand to millions of nodes
 MAX_DEPTH = 40
 
 _TAGS = {f"tag:yaml.org,2002:{name}": name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -30,8 +30,8 @@ _PLAIN_TAGS = {*_TAGS, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:ya
 
 @dataclass
 class Tree:
-    """Holds a node. kind: "map", "list", or a scalar's "str", "int", "float", "bool", "null". text: a scalar as
-    written."""
+    """Holds a node. kind: "map", "list", or, for a scalar, "str", "int", "float", "bool", "null". text: the scalar as
+    it is written."""
 
     kind: str
     line: int
@@ -96,7 +96,7 @@ class _Reader:
         self.count += 1
         if self.count > MAX_NODES:
             raise self.fail(node, f"holds more than {MAX_NODES} values, aliases counted")
-        if depth > MAX_DEPTH:  # also where an alias contains itself
+        if depth > MAX_DEPTH:  # an alias that contains itself ends here, too
             raise self.fail(node, f"is nested deeper than {MAX_DEPTH} levels")
         if node.tag not in _PLAIN_TAGS:
             raise self.fail(node, f"the YAML tag {shown(node.tag)} is not allowed", "write plain values")

@@ -19,12 +19,12 @@ from fleet.rules.seen import has_none
 from fleet.transport.program import Program, first_message, last_message
 
 BENCH_SECONDS = 90.0
-SECONDS = 5.0  # of a measurement: the clocks have settled by then (FIELD: dlrover's matmul takes as long)
-LATE_SECONDS = 60.0  # a slower GPU has failed: two measurements, and the start of torch
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # for each core's thread
-# Runs in the training interpreter, with a thread for each GPU. All run at once as in a run, because they share power
-# and air. On processors, a thread for each core multiplies, and their rates are added up. Random numbers need as
-# much power as those of a model. A copy counts twice: it reads and writes.
+SECONDS = 5.0  # a measurement takes so long, so that the clocks have settled (FIELD: dlrover's matmul takes as long)
+LATE_SECONDS = 60.0  # for two measurements and the start of torch; a slower GPU has failed
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}  # one thread a core
+# Runs in the training interpreter, with a thread for each GPU. All threads compute at once, as in a run, because GPUs
+# share power and air. On processors, a thread for each core multiplies, and their rates are added up. Random numbers
+# need as much power as those of a model. A copy counts twice: it reads and writes.
 BENCH = (
     NOT_HERE
     + r"""
@@ -94,7 +94,7 @@ os._exit(0)
 
 
 class Order(NamedTuple):
-    """Describes a program that a host runs. program: None for the training interpreter."""
+    """Describes a program that a host runs. program: its name, or None for the training interpreter."""
 
     program: str | None
     argv: list[str]
@@ -103,8 +103,8 @@ class Order(NamedTuple):
 
 
 def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions: Sessions) -> dict[str, Benched]:
-    """Runs a program on each host at once, and returns how each ended. orders: a function that takes the free port of
-    each host that is ready, and returns the Order of each."""
+    """Runs a program on all hosts at once, and returns how it ended on each. orders: a function that takes the free
+    port of each host that is ready, and returns the Order of each."""
     ports, meeting = dict[str, int](), Meeting({host.name for host in hosts})
 
     def task(host: Host) -> Benched:
@@ -125,8 +125,8 @@ def bench(hosts: Sequence[Host], orders: Any, specs: Mapping[str, Any], sessions
 
 
 def figures(ended: Benched, kind: type[T]) -> T | None:
-    """Returns the last line of a program's output, decoded from JSON, however the program ended; None if it is no
-    such line."""
+    """Returns the last line of a program's output, decoded from JSON, no matter how the program ended. Returns None if
+    that line does not hold a `kind`."""
     try:
         return decode(kind, json.loads(ended["out"].splitlines()[-1]))
     except (ValueError, LookupError, RecursionError):
@@ -163,12 +163,12 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str,
 
 
 def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
-    """Returns the GPUs to measure, and why others are left out. The first is [] for the processors of a host without
-    GPUs, and None if nothing can be measured. A GPU that is not known to be idle counts as in use."""
+    """Returns (the GPUs to measure, why others are left out). The GPUs are [] if the processors of a host without GPUs
+    are to be measured, and None if nothing can be measured. A GPU that is not known to be idle counts as in use."""
     gpus, torch = facts.get("gpus"), facts.get("torch") or {}
     reasons = (
         (not torch, "no torch in its training interpreter"),
-        # nvidia-smi may be missing; it does not list AMD's
+        # nvidia-smi may be missing, and does not list AMD's GPUs
         (not gpus and (gpus is None or torch.get("hip") or not has_none(facts)), "its GPUs are not known"),
         ("runs" not in facts, "it is not known whether runs are live there"),
         (gpus and not torch.get("cuda"), "its torch is not built for its GPUs"),
@@ -183,7 +183,7 @@ def idle(host: Host, facts: Facts) -> tuple[list[Any] | None, str | None]:
     def why(gpu: Mapping[str, Any]) -> str | None:
         if gpu["uuid"] in used - {None} or gpu.get("used", 0) > HELD * (gpu["memory"] or 0) > 0:
             return "in use"
-        # a process whose GPU is none of these may be on any of them
+        # if a process uses a GPU that is not in the list, it may use any of the listed ones
         if processes is None or not gpu["uuid"] or not gpu["memory"] or "used" not in gpu or used - listed:
             return "it is not known who uses it"
         is_whole = gpu.get("mode") != "Prohibited" and not gpu.get("mig") and not gpu.get("reset")

@@ -47,10 +47,11 @@ class BroadcastPlan(Broadcast):
 
 
 def plan(inventory: Inventory, request: SyncData, origin: Host | None = None) -> BroadcastPlan:
-    """Returns the plan. `PATH:DEST/` puts PATH inside DEST. `PATH:DEST` makes DEST that file, or that folder's
-    contents. `PATH` goes to the same path, or below the host's workdir if it is relative. Looks at this machine's files
+    """Returns the plan. `PATH:DEST/` puts PATH inside DEST. `PATH:DEST` makes DEST a copy of the file or folder PATH.
+    `PATH` alone goes to the same path, or below the host's workdir if PATH is relative. Looks at this machine's files
     only to distinguish a colon in PATH from the one before DEST. origin: the host that has PATH, below its workdir if
-    it is relative; all other hosts get it. Raises UsageError for an invalid request."""
+    PATH is relative; all other hosts get PATH. None: this machine has PATH. Raises UsageError for an invalid
+    request."""
     hosts = tuple(host for host in inventory.hosts if origin is None or host.name != origin.name)
     if not hosts:
         raise UsageError(

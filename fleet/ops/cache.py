@@ -1,5 +1,5 @@
-"""Keeps wheels, sources and facts about wheels in a cache on the head. Only one fleet process at a time changes it, by
-a lock whose holder is known."""
+"""Keeps wheels, sources and facts about wheels in a cache on the head. Only one fleet process at a time changes it: the
+one that holds a lock, which names its holder."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from fleet.runtime import Runtime
 
 
 def cache() -> Path:
-    """Returns the head's cache: $XDG_CACHE_HOME/fleet, else ~/.cache/fleet. Raises UsageError if it is another
+    """Returns the head's cache: $XDG_CACHE_HOME/fleet, or else ~/.cache/fleet. Raises UsageError if it is another
     user's."""
     base = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(base) if base and os.path.isabs(base) else Path.home() / ".cache") / "fleet"
-    with contextlib.suppress(OSError):  # the caller reports why it cannot be made
+    with contextlib.suppress(OSError):  # the caller reports why the cache cannot be made
         own_folder(folder, "$XDG_CACHE_HOME", make=True)
     return folder
 
 
 @contextlib.contextmanager
 def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: float | None = None) -> Iterator[bool]:
-    """Holds the lock `name`, which ends with the process. If another process holds it, reports that one and waits.
+    """Holds the lock `name`, which ends with the process. If another process holds it, reports that process and waits.
     Yields True if it had to wait.
 
-    what: as text, "another sync of these wheels". holder: this process, as text for the others. Raises Interrupted on
-    Ctrl-C, DeadlineError after `within` seconds.
+    what: the work of the other process as text, "another sync of these wheels". holder: text about this process, which
+    other processes show. Raises Interrupted on Ctrl-C, and DeadlineError after `within` seconds.
     """
     path = cache() / "locks" / name
     began = time.monotonic()
@@ -66,7 +66,7 @@ def turn(name: str, what: str, runtime: Runtime, *, holder: str = "", within: fl
             os.write(held, f"process {os.getpid()}{holder and ', '}{holder}".encode("utf-8", "surrogateescape"))
         yield waited
     finally:
-        path.unlink(missing_ok=True)  # before the release, so that a process that has opened it finds it removed
+        path.unlink(missing_ok=True)  # before the release: a process that has opened the file finds it removed
         release(held)
 
 
@@ -78,7 +78,7 @@ def _by(path: Path) -> str:
 
 
 def _lock(path: Path) -> int | None:
-    """Returns a descriptor that holds this lock file, None if another process holds it."""
+    """Returns a descriptor that holds this lock file, or None if another process holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(FileNotFoundError):
         if try_lock(fd, fcntl.LOCK_EX, fcntl.flock) and os.path.samestat(os.fstat(fd), path.stat()):
@@ -90,7 +90,7 @@ def _lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def fresh(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder, and removes it afterwards. Removes first what a killed process left there."""
+    """Makes and yields an empty folder, and removes it afterwards. First removes what a killed process left there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:
@@ -106,7 +106,7 @@ def memo(path: Path) -> Path:
 
 
 def recall(note: Path) -> dict[str, Any] | None:
-    """Returns the stored facts, None if there are none."""
+    """Returns the stored facts, or None if there are none."""
     try:
         value = ast.literal_eval(read_own(note).decode())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):

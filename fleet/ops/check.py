@@ -42,8 +42,8 @@ class Checked(Report):
 
 @dataclass(frozen=True)
 class CheckPlan:
-    """Describes a check. specs: host name -> spec of fleet/node/preflight/probe.py. scope: see
-    fleet/ops/health.py."""
+    """Describes a check. specs: host name -> spec of fleet/node/preflight/probe.py. scope: the scope in which the names
+    of hosts are unique, see fleet/ops/health.py."""
 
     hosts: tuple[Host, ...]
     request: Check
@@ -76,8 +76,8 @@ def plan(inventory: Inventory, request: Check) -> CheckPlan:
 
 
 def run(plan: CheckPlan, runtime: Runtime) -> Checked:
-    """Probes every host and applies the rules. exit_code: 122 or similar if a host could not be probed, else 123 if a
-    finding is an error, else 0."""
+    """Probes every host and applies the rules. The report's exit_code is the code of the error (such as 122) if a host
+    could not be probed, or else 123 if a finding is an error, or else 0."""
 
     def task(host: Host) -> Facts:
         way = pairs.way(plan.hosts, host, master) if len(plan.hosts) > 1 else None
@@ -130,7 +130,7 @@ def run(plan: CheckPlan, runtime: Runtime) -> Checked:
 
 
 def view_of(host: Host, facts: Mapping[str, Any], request: Check) -> View:
-    """Returns a host's facts, with the inventory's requirements for it."""
+    """Returns a host's facts, together with the inventory's requirements for the host."""
     return view(
         facts,
         Want(

@@ -30,7 +30,7 @@ from fleet.transport.program import SILENCE_SECONDS
 
 STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 OUTDIR_ENDINGS = ("out", "err")  # endings of the files of STREAMS
-END_SECONDS = 8.0  # beyond the grace period: command.sh waits 5 s for killed processes to be gone
+END_SECONDS = 8.0  # time after the grace period, because command.sh waits 5 s for killed processes to be gone
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ExecPlan:
 
 
 def plan(inventory: Inventory, request: Exec) -> ExecPlan:
-    """Returns the command for each host. Contacts none."""
+    """Returns the command for each host. Contacts no host."""
     return ExecPlan(
         inventory.hosts,
         request,
@@ -87,7 +87,7 @@ def plan(inventory: Inventory, request: Exec) -> ExecPlan:
 
 def run(plan: ExecPlan, runtime: Runtime) -> Report:
     """Runs the plan on all hosts. Emits Output events as bytes arrive. Returns the results in inventory order. With
-    standard input it ignores the fan-out and starts all hosts at once, as the input cannot wait for later hosts."""
+    standard input, it starts all hosts at once, whatever the fan-out, because the input cannot wait for later hosts."""
     request = plan.request
     # the input of one host may be 16 chunks ahead of another host's
     feeds = {name: Feed(16) for name in plan.specs if request.stdin is not None}
@@ -104,7 +104,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
         env = {**spec.env, "FLEET_HOST": host.name, "FLEET_RANK": str(places[host.name])}
         with (
             Command(session, replace(spec, env=env), mark, request.grace, feeds.get(host.name)) as command,
-            # in another thread, as the signal handler must not wait for a node
+            # in another thread, because the signal handler must not wait for a node
             runtime.cancel.calling(lambda: background("end", command.end)),
         ):
             try:
@@ -139,7 +139,7 @@ def run(plan: ExecPlan, runtime: Runtime) -> Report:
 
 def _cut_short(left: Sequence[tuple[int, str]], request: Exec, host: str, interrupted: bool) -> FleetError:
     """Returns the error of a command that was ended early. left: (pid, command) of each process that could not be
-    ended. interrupted: Ctrl-C ended it, not --timeout."""
+    ended. interrupted: whether Ctrl-C ended it, and not --timeout."""
     timed = request.timeout is not None and not interrupted
     begin = f"still running after {request.timeout:g} s; " if timed else "interrupted; "
     kind = DeadlineError if timed else Interrupted
@@ -156,8 +156,8 @@ def _look(host: str) -> str:
 
 
 class Outdir:
-    """Writes each host's output to its own files in a folder of this machine. Makes them empty at first. Replaces a
-    file that another user has put in their place, and never writes through it. Raises UsageError."""
+    """Writes each host's output to its own files in a folder of this machine. Makes empty files first. If another user
+    has put a file or a link in the place of one, it is replaced and not written through. Raises UsageError."""
 
     def __init__(self, folder: str | os.PathLike[str], hosts: Iterable[str]) -> None:
         self._folder = Path(folder)

@@ -46,14 +46,14 @@ def probe_specs(inventory: Inventory, request: Check) -> dict[str, dict[str, Any
 
 
 def inside(host: Host) -> dict[str, Any]:
-    """Returns the changed part of a spec if training runs in a container: the host's `python` and `activate` are for
-    the node itself, so they do not apply."""
+    """Returns the part of a spec that differs if training runs in a container. The host's `python` and `activate` are
+    for the node itself, so they do not apply in a container."""
     return {"container": host.container, "python": None, "activate": None} if host.container else {}
 
 
 def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Cancel | None = None) -> Facts:
-    """Returns the report of node/preflight/probe.py for `spec`. hurry: a latch that ends the node's wait for others.
-    The node's clock is read while its checks run, which costs no extra round trip."""
+    """Returns the report of node/preflight/probe.py for `spec`. hurry: a latch that ends the node's wait for other
+    nodes. The node's clock is read while the node's checks run, so this costs no extra round trip."""
     facts: Facts = {}
     samples: list[tuple[float, float]] = []
     with Program(session, "preflight.probe", spec) as program, ExitStack() as at_end:
@@ -70,7 +70,7 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
                 if len(samples) < CLOCK_SAMPLES:
                     sent = time.time()
                     program.send({"op": "clock"})
-    facts.pop("before", None)  # only the head may add these
+    facts.pop("before", None)  # only the head may add "before" and "speeds"
     facts.pop("speeds", None)
     if not facts:
         raise ProtocolError("it sent no facts", session.host.name)
@@ -81,7 +81,7 @@ def ask(session: Session, spec: Mapping[str, Any], cancel: Cancel, *, hurry: Can
 
 
 def sample(sent: float, theirs: float, now: float) -> tuple[float, float]:
-    """Returns (uncertainty, offset) in seconds of a round trip. The offset is the node's clock less ours. The node's
-    clock was read at the middle of the trip, give or take half of it. If our clock was set back, the uncertainty is
-    infinite."""
+    """Returns (uncertainty, offset) of a round trip, in seconds. The offset is the node's clock minus the head's clock.
+    The node's clock was read at the middle of the trip, give or take half the trip, which is the uncertainty. It is
+    infinite if the head's clock was set back. sent, now: the head's clock before and after. theirs: the node's."""
     return (now - sent) / 2 if now >= sent else inf, theirs - (sent + now) / 2

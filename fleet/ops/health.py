@@ -17,7 +17,7 @@ from fleet.protocol.state import HEALTH, HOME
 from fleet.rules.history import Kept, errors_of
 from fleet.sources import SOURCES
 
-MOST_KEPT, MOST_BYTES = 10_000, 16 << 20  # entries (with an open error, or the newest), bytes
+MOST_KEPT, MOST_BYTES = 10_000, 16 << 20  # entries, bytes; entries with an open error are kept first, then the newest
 FILE = "kept.json"
 
 
@@ -28,7 +28,7 @@ def scope_of(source: str) -> str:
 
 
 def load() -> tuple[list[Kept], str | None]:
-    """Returns the kept entries, and the fault of the file as text, or None."""
+    """Returns the kept entries, and the fault of the file as text, or None if it has no fault."""
     path, kept = f"~/{HOME}/{HEALTH}/{FILE}", list[Kept]()
     try:
         found = own.read_json(Path(path).expanduser(), MOST_BYTES)
@@ -46,8 +46,8 @@ def load() -> tuple[list[Kept], str | None]:
 
 
 def keep(change: Callable[[list[Kept]], list[Kept]]) -> None:
-    """Replaces the kept entries by the result of `change`. Writes nothing if that is empty and the file has no fault.
-    Raises OSError, UsageError."""
+    """Replaces the kept entries by the result of `change`. Writes nothing if the result is empty and the file has no
+    fault. Raises OSError if the file cannot be written, and UsageError if its folder is another user's."""
     kept, wrong = load()
     if not change(kept) and not wrong:
         return

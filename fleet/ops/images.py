@@ -1,5 +1,5 @@
-"""Plans and runs `fleet sync --image NAME|FILE.tar`. It loads a container image into the runtime of every host, and
-verifies it by its id."""
+"""Plans and runs `fleet sync --image NAME|FILE.tar`. It loads a container image into the runtime (podman, docker) of
+every host, and verifies the image by its id."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ WHAT = {"look": "looking for the image", "save": "saving the image", "load": "lo
 
 @dataclass(frozen=True)
 class ImagePlan(RequestPlan[SyncImage]):
-    """Holds the plan. origin: an inventory of only the host that has the image; None: this machine has it. limit: bytes
-    a second."""
+    """Holds the plan. origin: an inventory of only the host that has the image, or None if this machine has it. limit:
+    bytes a second, or None."""
 
     origin: Inventory | None
     limit: int | None
@@ -63,7 +63,7 @@ def plan(inventory: Inventory, request: SyncImage, origin: Host | None) -> Image
 
 def read_file(path: Path, runtime: Runtime) -> tuple[str, dict[str, Of]]:
     """Returns the name of the one image in an archive of podman's or docker's `save`, and the ids that it may have.
-    Raises UsageError, Interrupted."""
+    Raises UsageError for another file, and Interrupted."""
     try:
         with Reading(path, runtime.cancel.is_set) as file:
             name, ids = read_archive(file)
@@ -77,8 +77,8 @@ def read_file(path: Path, runtime: Runtime) -> tuple[str, dict[str, Of]]:
 
 
 def run(plan: ImagePlan, runtime: Runtime) -> Report:
-    """Finds the hosts that lack the image, saves it once, sends it to them by a chain, and loads it there. If one host
-    fails, the others still get the image."""
+    """Finds the hosts that lack the image, saves it once, sends it to these hosts by a chain, and loads it there. If
+    one host fails, the others still get the image."""
     request, source = plan.request, plan.origin or HERE
     origin = source.hosts[0] if plan.origin else None
     near = runtime if origin else replace(runtime, transport=LocalTransport())
@@ -116,7 +116,8 @@ def run(plan: ImagePlan, runtime: Runtime) -> Report:
 
 
 def _state(has: Has, ids: Mapping[str, Of]) -> str:
-    """Returns "there", "stored" (under another name), "missing", or "unknown": the ids are of different kinds."""
+    """Returns "there", "stored" (under another name), "missing", or "unknown" (the ids are of different kinds). ids:
+    the ids that the image may have -> their kinds."""
     if has["id"] in ids:
         return "there"
     if has["stored"]:
@@ -125,7 +126,7 @@ def _state(has: Has, ids: Mapping[str, Of]) -> str:
 
 
 def _one(found: tuple[dict[str, Result], dict[str, Has]]) -> Has:
-    """Returns the response of the only host. Raises its error."""
+    """Returns the response of the only host. Raises the host's error if it failed."""
     (result,) = found[0].values()
     if result.error:
         raise result.error
@@ -133,7 +134,7 @@ def _one(found: tuple[dict[str, Result], dict[str, Has]]) -> Has:
 
 
 def _ids_of(plan: ImagePlan, runtime: Runtime) -> dict[str, Of]:
-    """Returns the id of the image in the runtime of the source. Raises HostFailed if it is not there."""
+    """Returns the id of the image in the runtime of the source. Raises HostFailed if the source lacks the image."""
     source, name = plan.origin or HERE, plan.request.image
     has = _one(_do(source, runtime, "look", name, {}))
     if has["id"] is None:

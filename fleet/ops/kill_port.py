@@ -1,7 +1,7 @@
 """Plans and runs `fleet kill-port`: shows the processes that listen on ports of all hosts, and ends those that the user
 approves.
 
-It takes two round trips. `look` fetches the listeners, of which `plan` makes the plan. `run` ends the approved
+It takes two round trips. `look` fetches the listeners, from which `plan` makes the plan. `run` ends the approved
 processes, which are identified by pid, start time and owner.
 """
 
@@ -55,7 +55,7 @@ def foreign(user: str) -> Spared:
 class Listener:
     """Describes a process that listens on a port of a host. facts: the node's entry, see fleet/node/ports/kill_port.py.
 
-    spared: why it is not ended, None if it may be. ended: it has ended.
+    spared: why the process is not ended, or None if it may be ended. ended: whether it has ended.
     """
 
     host: str
@@ -78,9 +78,9 @@ class Listener:
 
 @dataclass(frozen=True)
 class KillPlan:
-    """Lists the listeners, and which of them are to be ended. results: of the scan, with an error for each host that it
-    did not reach. unselected: the inventory's other hosts; a connection to one may enter at a selected host's
-    address."""
+    """Lists the listeners, and which of them are to be ended. results: the results of the scan, with an error for each
+    host that the scan did not reach. unselected: the inventory's other hosts; a connection to one may enter at a
+    selected host's address."""
 
     hosts: tuple[Host, ...]
     request: KillPort
@@ -121,11 +121,11 @@ def look(inventory: Inventory, ports: Collection[int], runtime: Runtime) -> tupl
 
 
 def ssh_ports_of(hosts: Sequence[Host], runtime: Runtime) -> dict[str, list[int]]:
-    """Returns host name -> the ports at which fleet connects to the host's address. Another host of the inventory may
-    be forwarded there. The process on such a port carries SSH connections, even if it is not sshd."""
+    """Returns host name -> the ports at which fleet connects to the host's address. Such a port may lead to another
+    host of the inventory. The process on it carries SSH connections, even if it is not sshd."""
     targets = {}
     for host in hosts:
-        with suppress(ConnectError):  # if the host is selected, its connection reports the error
+        with suppress(ConnectError):  # if the host is selected, on_each() reports the error when it connects
             if target := runtime.transport.resolve(host):
                 targets[host.name] = target
     ports = grouped((target.address, target.port) for target in targets.values())
@@ -144,8 +144,8 @@ def plan(inventory: Inventory, request: KillPort, found: tuple[Result, ...]) -> 
 
 
 def why_spared(facts: messages.Listener, force: bool, runs: Collection[str] = ()) -> Spared | None:
-    """Returns why a listener is not ended, None if it is to be. runs: ids or names of runs whose listeners may be
-    ended."""
+    """Returns why a listener is not ended, or None if it is to be ended. runs: ids or names of runs whose listeners may
+    be ended."""
     if facts["pid"] is None:
         return UNSEEN
     if facts["refused"]:
@@ -191,15 +191,15 @@ def run(plan: KillPlan, runtime: Runtime) -> Report:
 
 
 def preview(plan: KillPlan) -> Report:
-    """Returns the report of --dry-run: who listens. Nothing is ended."""
+    """Returns the report of --dry-run: the listeners. Ends nothing."""
     shown = plan.shown
     results = tuple(replace(r, answer=Listening(shown[r.host])) for r in plan.results)
     return Report("kill-port", results, exit_code_of(results), {"dry_run": True})
 
 
 def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
-    """Returns the report, with a result for each host. ended: host name -> result of the second round trip, {} if there
-    was none."""
+    """Returns the report, with a result for each host. ended: host name -> result of the second round trip, or {} if
+    there was no second one."""
     results = []
     for result in plan.results:
         second = ended.get(result.host)
@@ -219,7 +219,7 @@ def report(plan: KillPlan, ended: Mapping[str, Result]) -> Report:
 
 
 def _held(host: str, listeners: Sequence[Listener]) -> HostFailed | None:
-    """Returns the error of a host where a process still listens, None without one."""
+    """Returns the error of a host on which a process still listens, or None if no process does."""
     held = [each for each in listeners if not each.ended]
     if not held:
         return None

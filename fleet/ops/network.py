@@ -22,12 +22,12 @@ from fleet.protocol.messages.facts import Facts, Link, Reduced
 from fleet.rules.links import slow_pairs
 from fleet.rules.pairs import Pair
 
-ALL_ROUNDS, LEAST, MOST = 7.5, 0.25, 1.6  # seconds of all rounds together; the least and the most of one
+ALL_ROUNDS, LEAST, MOST = 7.5, 0.25, 1.6  # seconds: of all rounds together; of one round, at least and at most
 STREAMS = 2
 LEAST_FLOATS, MOST_FLOATS, FLOATS_PER_MBIT = 1 << 16, 1 << 20, 4_000  # an all-reduce takes about 0.25 s
 AGAIN = 8  # rounds in which slow pairs are measured once more
-# Runs in the training interpreter of each host, as one rank. The first all-reduce is not counted. The second one shows
-# how many there is time for.
+# Runs in the training interpreter of each host, as one rank. The first all-reduce is not counted. The time of the
+# second one shows how many can be measured in a second.
 ALL_REDUCE = (
     NOT_HERE
     + r"""
@@ -60,9 +60,9 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Measured:
-    """Holds the measurements. all_reduce: {"backend", "hosts", "bus_mbit", "links_mbit": the limit by the links of its
-    ring}; None if there was none. ib_write_bw: [{"hosts": [from, to], "gbit"}]. proposed: host -> a better
-    data_address."""
+    """Holds the measurements. all_reduce: {"backend", "hosts", "bus_mbit", "links_mbit": the limit that the links of
+    its ring set}, or None if it was not measured. ib_write_bw: [{"hosts": [from, to], "gbit"}]. proposed: host -> a
+    better data_address."""
 
     all_reduce: Mapping[str, Any] | None = None
     ib_write_bw: Sequence[Mapping[str, Any]] = ()
@@ -70,8 +70,8 @@ class Measured:
 
 
 def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions) -> Measured:
-    """Measures all links between hosts and adds them to their facts as "links". Then measures an all-reduce, RDMA and
-    other networks. Measures nothing for a single host."""
+    """Measures all links between hosts and adds each host's links to its facts, as "links". Then measures an
+    all-reduce, RDMA and other networks. Measures nothing for a single host."""
     if len(hosts) < 2:
         return Measured()
     measure(hosts, raw, sessions)
@@ -85,8 +85,8 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, An
 
 
 def circle(names: Sequence[str]) -> list[dict[str, list[str]]]:
-    """Returns rounds. In each, a host sends to one partner or receives from one; after all, each has sent to all
-    others. It never does both at once: acknowledgements would wait after the data of the other direction."""
+    """Returns rounds, each as {host: [the host that it sends to]}. After all rounds, each host has sent to all others.
+    A host never sends and receives in the same round: its acknowledgements would wait after the data that it sends."""
     ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     half = len(ring) // 2
     found = list[dict[str, list[str]]]()
@@ -156,8 +156,8 @@ def measure(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions)
 def all_reduce(
     hosts: Sequence[Host], raw: Mapping[str, Facts], specs: Mapping[str, Any], sessions: Sessions
 ) -> dict[str, Any] | None:
-    """Returns the bus bandwidth of a real all-reduce over all hosts, and the limit by their links. If it cannot be
-    measured, emits a notice and returns None."""
+    """Returns the bus bandwidth of a real all-reduce over all hosts, and the limit that their links set. If the
+    all-reduce cannot be measured, emits a notice and returns None."""
     names = [host.name for host in hosts]
     without = [name for name in names if not raw[name].get("torch")]
     emit = sessions.runtime.emit
@@ -178,7 +178,7 @@ def all_reduce(
         return {name: Order(None, ["-c", ALL_REDUCE, json.dumps(argv[name])], interfaces(raw[name])) for name in names}
 
     ended = bench(hosts, orders, specs, sessions)
-    if (figure := figures(ended[names[0]], Reduced)) is None:  # it shows that all took part, however they end then
+    if (figure := figures(ended[names[0]], Reduced)) is None:  # a figure shows that all ranks took part
         name = next((name for name, each in ended.items() if each["status"] != 0), names[0])
         emit(
             Notice(
@@ -191,7 +191,7 @@ def all_reduce(
 
 
 def interfaces(facts: Facts) -> dict[str, str]:
-    """Returns the variables of a run that name its network."""
+    """Returns the environment variables with which a run names its network interfaces."""
     way = facts.get("network") or {}
     values = zip(INTERFACE_VARIABLES, (way.get("interface"), way.get("nccl")), strict=True)
     return {name: value for name, value in values if value}
@@ -206,7 +206,8 @@ def active(facts: Facts) -> list[tuple[Any, ...]]:
 
 
 def ib_write_bw(port: tuple[Any, ...], tcp: int, server: str | None) -> list[str]:
-    """Returns the arguments of perftest's program. server: the address to connect to; None: this is the server."""
+    """Returns the arguments of perftest's program. port: see active(). tcp: the port number. server: the address to
+    connect to, or None on the server itself."""
     own = ["-d", str(port[0]), "-i", str(port[1]), "-p", str(tcp), "-D", "2", "-F", "--report_gbits"]
     return [*own, *([server] if server else [])]
 
@@ -248,7 +249,7 @@ def only_infiniband(raw: Mapping[str, Facts]) -> bool:
 
 
 # -- another network ------------------------------------------------------------------------------------------------
-FASTER = 1.5  # a proposed network is so many times as fast as the one of a run
+FASTER = 1.5  # a network is proposed only if it is so many times as fast as the one that a run would use
 
 
 def proposed(hosts: Sequence[Host], raw: Mapping[str, Facts], failed: bool, sessions: Sessions) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Makes `fleet pack`: fleet as one file. Any python3 from 3.6 on runs it as a container's part in a run. It also has
-the modules that need Python 3.10, with their imports: the reader of ranks' output, and the engines other than torchrun.
-The file is small enough for a ConfigMap of Kubernetes."""
+"""Makes `fleet pack`: fleet as one file. Any python3 from 3.6 on can run the file as a container's part in a run. The
+file also has modules that need Python 3.10, with their imports: the reader of ranks' output, and the engines other than
+torchrun. The file is small enough for a ConfigMap of Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.version import __version__
 
 MAIN = "import sys\nfrom fleet.node.container.main import main\nsys.exit(main(sys.argv[1:]))\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
-WHOLE = ("node", "protocol")  # of fleet: for a container's python3, any version
+WHOLE = ("node", "protocol")  # packages of fleet that run with any version of a container's python3
 HEAD = ("fleet.engines.containers", READER, *(it.partition(":")[0] for it in OWN.values()))  # need Python 3.10
 PACKAGES = ("fleet", "ClusterShell")  # ClusterShell folds the names of hosts
 SUFFIXES = (".py", ".json")
@@ -28,7 +28,8 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that the same fleet makes the same by
 
 
 def below(folder: Any, path: str) -> Iterator[tuple[str, bytes]]:
-    """Yields (path in the archive, bytes) of each module of a package. folder: as importlib has it."""
+    """Yields (path in the archive, bytes) of each module of a package. folder: a folder as importlib.resources returns
+    it."""
     for item in folder.iterdir():
         inner = f"{path}/{item.name}"
         if item.is_dir() and item.name not in ("__pycache__", "shipped"):
@@ -73,11 +74,11 @@ def contents() -> dict[str, bytes]:
     """Returns the contents of the archive: path -> bytes."""
     found = {"__main__.py": MAIN.encode(), "VERSION": f"{__version__}\n".encode(), **imported(*HEAD)}
     found |= dict(item for room in WHOLE for item in below(files("fleet") / room, f"fleet/{room}"))
-    return {**found, "fleet/__init__.py": b""}  # the real one imports fleet.api, which needs Python 3.10
+    return {**found, "fleet/__init__.py": b""}  # empty: fleet's own imports fleet.api, which needs Python 3.10
 
 
 def pack(file: Path) -> Path:
-    """Writes the archive to `file`, whole or not at all. Raises OSError."""
+    """Writes the archive to `file`, completely or not at all. Raises OSError."""
     data = io.BytesIO(SHEBANG)
     data.seek(0, io.SEEK_END)
     with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:

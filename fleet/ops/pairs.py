@@ -73,8 +73,8 @@ def look(hosts: Sequence[Host], raw: Mapping[str, Facts], sessions: Sessions) ->
 def master(first: Host, transport: Transport, given: str | None = None) -> str:
     """Returns the address at which the ranks of a run on several hosts meet. given: --master-addr.
 
-    It is a number if this machine can resolve it, as a node often resolves its own name to 127.0.1.1. A name that is
-    unknown here, or means this machine, is left to the nodes."""
+    The address is a number if this machine can resolve it, because a node often resolves its own name to 127.0.1.1. A
+    name that this machine does not know, or that means this machine, is returned as it is: the nodes resolve it."""
     address = given or first.data_address or first.address
     if given is None and first.data_address is None:
         target = transport.resolve(first)
@@ -125,9 +125,10 @@ def visit(
     streams: int = 1,
     ways: Mapping[str, Mapping[str, Any]] = {},
 ) -> Visited:
-    """Has hosts dial each other. at: host name -> addresses at which it listens. ways: host name -> way(), for hosts
-    that find their ranks' address. rounds: host name -> the hosts that it dials, for each round. seconds: how long
-    each host sends, over `streams` streams. A host that fails is not in the result."""
+    """Has hosts dial each other. at: host name -> addresses at which it listens. ways: host name -> the result of
+    way(), from which the host finds the address of its ranks, and listens there. rounds: host name -> the hosts that it
+    dials, for each round. seconds: how long each host sends, over `streams` streams. A host that fails is not in the
+    result."""
     tokens = {host.name: secrets.token_hex(16) for host in hosts}
     ports: dict[str, Listening] = {}
     begins, over = ([Meeting({*tokens}) for _ in rounds] for _ in range(2))
@@ -135,7 +136,7 @@ def visit(
     limit = LISTEN_SECONDS + len(rounds) * (seconds + DIAL_SECONDS)
 
     def targets(others: Sequence[str]) -> list[tuple[str, str, int]]:
-        """Returns (host, address, port) of each visit of these hosts."""
+        """Returns (host, address, port) of each connection that is to be made to these hosts."""
         return [
             (other, address, port)
             for other in others

@@ -13,8 +13,8 @@ from fleet.rules.units import counted, size_text
 
 @dataclass(frozen=True)
 class PerHost:
-    """Holds lines for each host, by its name. Hosts with equal lines are shown together. brief: the lines without
-    -v."""
+    """Holds lines for each host, by its name. Hosts with equal lines are shown together. said: the lines. brief: the
+    lines that are shown without -v, if they differ."""
 
     said: Mapping[str, Sequence[str]]
     brief: Mapping[str, Sequence[str]] | None = None
@@ -22,7 +22,7 @@ class PerHost:
 
 @dataclass(frozen=True)
 class Files:
-    """Holds (path, bytes) of each file. Of very many only the first are shown."""
+    """Holds (path, size in bytes) of each file. If there are very many files, only the first ones are shown."""
 
     sizes: Sequence[tuple[str, int]]
 
@@ -69,7 +69,7 @@ class RequestPlan(OnHosts, Generic[T]):
 
     @property
     def run_id(self) -> str:
-        """Returns the run that the request names; "" if it names none."""
+        """Returns the run that the request names, or "" if it names none."""
         return str(self.shown.get("run", ""))
 
     def describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Keeps connections to the nodes of a run, which serve one step after the other."""
+"""Keeps connections to the nodes of a run. Several steps use the same connections, one step after the other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fleet.transport.program import Program
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0  # for a request whose work on a node takes no time
-STOP_SECONDS = 30.0  # beyond the grace: for a supervisor that does not answer, and for processes that do not die
-# two node programs in one process on the node: run.follow comes after the first
+STOP_SECONDS = 30.0  # time after the grace period for a supervisor that does not answer and processes that do not die
+# each runs two node programs in one process on the node: run.follow comes second
 START, ASK = (f"run.{first} run.follow" for first in ("supervise", "list_runs"))
 
 
 class Sessions:
     """Holds open connections by host name, opened on first use, and programs that wait to start run.follow. close()
-    closes them all."""
+    closes all of them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -41,7 +41,7 @@ class Sessions:
             self._open.pop(host.name).close()
 
     def adopt(self, opened: Mapping[str, Session | None]) -> None:
-        """Adds open connections. opened: by host name."""
+        """Adds open connections. opened: host name -> connection."""
         self._open |= {name: session for name, session in opened.items() if session is not None}
 
     def keep(self, program: Program) -> None:
@@ -52,7 +52,7 @@ class Sessions:
         self._waiting[program.host.name] = program
 
     def take_all(self, names: Iterable[str]) -> dict[str, Program]:
-        """Returns the waiting programs of these hosts, with their connections. Closes all others."""
+        """Returns the waiting programs of these hosts, with their connections. Closes all other connections."""
         taken = {name: self._waiting[name] for name in names if name in self._waiting}
         for name in taken:
             del self._open[name]
@@ -74,7 +74,7 @@ class Sessions:
         fanout: int | None = None,
     ) -> tuple[dict[str, T], dict[str, FleetError]]:
         """Runs `work` for all hosts at once. Returns (results, errors) by host name, both in the order of `hosts`.
-        what: the work as text. fanout: most hosts at once."""
+        what: the work as text. fanout: the most hosts to work on at once; None: all."""
         runtime = replace(self.runtime, fanout=fanout or len(hosts), cancel=cancel or self.runtime.cancel)
         answers, failures = answers_of(hosts, runtime, work, what)
         return answers, {name: result.error for name, result in failures.items() if result.error is not None}

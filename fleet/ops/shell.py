@@ -89,7 +89,8 @@ def shell(session: OpensshSession, options: Sequence[str], command: Sequence[str
 
 
 def forward(session: OpensshSession, way: Forward) -> None:
-    """Forwards a port until the connection ends, which raises ConnectError, or until Ctrl-C."""
+    """Forwards a port until Ctrl-C. Raises HostFailed if ssh cannot forward it, and ConnectError when the connection
+    ends."""
     if subprocess.run(session.client(*way.options), stdin=subprocess.DEVNULL).returncode:
         raise HostFailed(f"port {way.port} cannot be forwarded", host=session.host.name)
     while not session.ended(1.0):

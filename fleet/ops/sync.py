@@ -1,7 +1,7 @@
 """Plans `fleet sync [SRC] [--to DEST]`, which syncs code to every host. `fleet sync` without arguments executes the
-inventory's `sync:` section. An inventory is often a colleague's, and it names files of this machine. So the user's
-consent to send them is kept in ~/.fleet/agreed. Each line is the sha256 of an inventory's path and the paths that it
-may send.
+inventory's `sync:` section. Another user may have written the inventory, which names files of this machine. So the user
+must agree to send these files. The user's consent is kept in ~/.fleet/agreed: each line is the sha256 of an inventory's
+path and of the paths that may be sent for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet.ops.plans import Files, Line, PerHost
 from fleet.protocol.state import HOME
 from fleet.requests.sync import Sync
 
-AGREED, MOST_AGREED = "agreed", 1000  # a file in ~/.fleet, and its most lines
+AGREED, MOST_AGREED = "agreed", 1000  # a file in ~/.fleet, and the most lines that it keeps
 FLAGS = ("keep", "delete_excluded", "all", "copy_unsafe_links")
 __all__ = ["Section", "SyncPlan", "agreed", "outside", "plan", "read_section", "remember", "run"]
 
@@ -37,7 +37,7 @@ class SyncPlan(Mirror):
         return {"source": str(self.source), "to": dict(self.dests)}
 
     def lines(self) -> Iterator[Line]:
-        """Yields the lines of --dry-run. Only the hosts know what is deleted."""
+        """Yields the lines of --dry-run. Only the hosts know which files are deleted."""
         tree = self.read()
         files = Files([(path, entry[3]) for path, entry in tree.by_path.items()])
         yield f"code: {tree.root}, {files}; would be sent as far as a host does not have it:"
@@ -58,10 +58,11 @@ class SyncPlan(Mirror):
 
 
 def plan(inventory: Inventory, request: Sync) -> SyncPlan:
-    """Returns the plan. Pure. DEST is --to, else the host's workdir, else the path of the head's current folder."""
+    """Returns the plan. Pure. DEST is --to, or else the host's workdir, or else the path of the head's current
+    folder."""
     source, to = Path(request.source), request.to
     here = str(Path.cwd())
-    src = f"./{source}" if str(source).startswith("-") else str(source)  # "-x" would be an option when it is typed
+    src = f"./{source}" if str(source).startswith("-") else str(source)  # a typed "-x" would be an option
     argv = [src] * (source != Path(".")) + (["--to", to] if to else [])
     argv += [f"--{name.replace('_', '-')}" for name in FLAGS if getattr(request, name)]
     argv += [f"--source-id={request.source_id}"] if request.source_id else []
@@ -76,7 +77,7 @@ def plan(inventory: Inventory, request: Sync) -> SyncPlan:
 
 
 def outside(inventory: str, sources: Sequence[Path]) -> list[Path]:
-    """Returns the sources that are neither in the inventory's folder nor the current folder."""
+    """Returns the sources that are not in the inventory's folder and are not the current folder itself."""
     home, here = Path(inventory).resolve().parent, Path.cwd()
     real = [path.expanduser().resolve() for path in sources]
     return [path for path in dict.fromkeys(real) if path != here and not path.is_relative_to(home)]

@@ -25,8 +25,8 @@ RETRY_SECONDS, PING_SECONDS = 2.0, 5.0
 
 
 def run(plan: RequestPlan[Top], runtime: Runtime) -> Report:
-    """Samples the hosts, or those of a run if one is named. Without a number of samples it goes on until an interrupt,
-    and tries hosts that do not answer again and again."""
+    """Samples the hosts, or those of a run if one is named. If no number of samples is given, it goes on until an
+    interrupt, and tries hosts that do not answer again and again."""
     request, hosts = plan.request, plan.hosts
     if request.run is not None:
         runs, answers = find(plan.inventory, runtime, live=False)

@@ -52,12 +52,12 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 
 def operands(strings: list[str]) -> list[str]:
-    """Returns positional arguments, after "--" if one of them begins with a dash."""
+    """Returns positional arguments. Puts "--" before them if one of them begins with a dash."""
     return ["--", *strings] if any(arg.startswith("-") for arg in strings) else strings
 
 
 class _Reader:
-    """Makes the steps of a tree in one pass. vars: the variables declared so far."""
+    """Makes the steps of a tree in one pass. overrides: values of --var. vars: the variables declared so far."""
 
     def __init__(self, source: str, verbs: Verbs, overrides: dict[str, str], given: Mapping[str, str]) -> None:
         self.source = source
@@ -160,7 +160,7 @@ class _Reader:
         return [*options, *operands([arg for key in known for arg in positional.get(key, [])])]
 
     def option_values(self, tree: Tree, key: str, param: Param) -> list[str]:
-        """Returns the values of an option. A repeatable one takes a list, or a mapping that becomes K=V."""
+        """Returns the values of an option. A repeatable option takes a list, or a mapping, which becomes K=V."""
         if param.multiple and tree.kind == "map":
             return [f"{name}={self.scalar(value, name)}" for name, value in tree.pairs.items()]
         if param.multiple:
@@ -174,7 +174,7 @@ class _Reader:
         return tree.pairs
 
     def spelled(self, tree: Tree, what: str) -> Tree:
-        """Returns the mapping with dashes for underscores in its keys, as on the command line."""
+        """Returns the mapping with its keys spelled as on the command line: with dashes for underscores."""
         same = replace(tree, pairs={}, key_lines={})
         for key, value in self.mapping(tree, what).items():
             name, line = key.replace("_", "-"), tree.key_lines[key]
@@ -187,7 +187,7 @@ class _Reader:
         return [self.scalar(item, what) for item in (tree.items if tree.kind == "list" else [tree])]
 
     def scalar(self, tree: Tree, what: str) -> str:
-        """Returns the text as it is written, with the values of variables."""
+        """Returns the text as it is written, with the values of variables in place of their names."""
         if tree.kind in ("map", "list"):
             raise self.fail(tree.line, f"{shown(what)} must be plain text, not a {tree.kind}")
         if tree.kind == "null":

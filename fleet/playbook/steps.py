@@ -23,13 +23,13 @@ class Param:
 
 
 class Verbs(Protocol):
-    """Gives a playbook what it needs of the command line; cli/verbs/play.py implements it."""
+    """Describes the parts of the command line that a playbook needs. cli/verbs/play.py implements this protocol."""
 
     def names(self) -> Sequence[str]:
         """Returns the verbs that a step may use."""
 
     def params(self, verb: str) -> Mapping[str, Param]:
-        """Returns name in a playbook -> parameter of a verb; arguments in their order."""
+        """Returns name in a playbook -> parameter of a verb. Arguments are in their order on the command line."""
 
     def validate(self, argv: Sequence[str]) -> None:
         """Raises UsageError for a command line that fleet would refuse."""
@@ -37,8 +37,8 @@ class Verbs(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """Describes a step. argv: the command line without "fleet". where: "FILE:LINE" of the step. on: its own host
-    selection. number: among all steps of the playbook, from 1 on."""
+    """Describes a step. argv: the command line without "fleet". where: "FILE:LINE" of the step. on: the step's own host
+    selection. number: the step's place among all steps of the playbook, from 1."""
 
     argv: tuple[str, ...]
     where: str
@@ -49,7 +49,8 @@ class Step:
 
 
 def starting_at(steps: Sequence[Step], start: str) -> Sequence[Step]:
-    """Returns the steps from the one with that number or name on. Raises UsageError where there is no such step."""
+    """Returns the step with that number or name, and all later steps. Raises UsageError if there is no such step, or if
+    several have the name."""
     found = [step for step in steps if start == (str(step.number) if start.isdecimal() else step.name)]
     if len(found) == 1:
         return steps[found[0].number - 1 :]

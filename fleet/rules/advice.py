@@ -1,5 +1,5 @@
-"""Finds what deserves a notice while a run continues: log lines that show a mistake which ends nothing, and ranks
-that end before others. Each is reported once a run."""
+"""Finds what deserves a notice while a run continues: log lines that show a mistake which ends nothing, and ranks that
+end before others. Each of these is reported once in a run."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from fleet.rules.rule import MISSING, Finding, Rule, Sentence, View, lookup
 # A part is slow if it is below the median by more than this share. GPUs: 5 % in microsoft/superbench
 # data-diagnosis.md. Processors: more, because they share caches, clocks and hosts.
 FLOORS = {"GPU": 0.05, "CPU": 0.2}
-SPREADS = 3.0  # standard deviations; computed from the median deviation, which slow parts do not change
+SPREADS = 3.0  # standard deviations, computed from the median deviation, which slow parts hardly change
 NORMAL = 1.4826  # standard deviation / median deviation, of normally distributed values
 FEWEST = 3  # parts to compare: of two, either may be at fault
-UNLIKE = 0.75  # of the median (of two: the faster one); healthy parts of one model do not differ by more
+UNLIKE = 0.75  # share of the median (of two parts: of the faster one); healthy parts of one model do not differ by more
 MEASURES = {"tflops": "TFLOP/s in a matrix product", "gbytes": "GB/s in a copy of its memory"}
 
 
@@ -76,14 +76,14 @@ def by_model(values: Mapping[str, Speeds]) -> Iterator[tuple[str, str, dict[Part
 
 
 def differ(rates: Mapping[Part, float]) -> bool:
-    """Returns whether one of these parts of a model must be slow, and it is not known which one."""
+    """Returns whether one of these parts, all of the same model, must be slow while it is not known which one."""
     usual = median_high(rates.values())  # of two the faster one
     return min(rates.values()) < UNLIKE * usual and not slow_parts(rates)
 
 
 def compared(rule: str, views: Mapping[str, View]) -> set[tuple[str, int | None]]:
-    """Returns the parts, as (host, GPU), that `rule` was able to judge. They were measured, and compared with enough
-    peers."""
+    """Returns the parts, as (host, GPU), that `rule` was able to judge: parts that were measured and compared with
+    enough peers."""
     measured = measured_in(views)
     if rule == "bench-failed":
         return {(part.host, part.gpu) for part in measured}

@@ -6,7 +6,7 @@ import re
 
 from fleet.rules.hint import Hint, first_match
 
-# The error is the first line that matches the first pattern with any match. The patterns of compilers come before
+# The patterns are tried in this order. The error is the first line that matches. The patterns of compilers come before
 # those of tools that only report a compiler's failure.
 ERRORS = (
     r"(?:^|\s)(?:fatal )?error\b(?:[: ]| #)(?!.*subprocess-exited)",
@@ -64,6 +64,7 @@ def first_error(log: str) -> str | None:
 
 
 def remedy(log: str) -> str | None:
-    """Returns the remedy for the first error, or else for any known line at the end of the log."""
+    """Returns the remedy for the first error; if it is unknown, for any known line at the end of the log; None without
+    one."""
     found = first_match(REMEDIES, first_error(log) or "") or first_match(REMEDIES, log[-20000:])
     return found.remedy if found else None

@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True)
 class Cause(Generic[Whose]):
-    """A cause of errors. whose: the hosts (or other owners) that have it, in the given order. message, hint: for all of
-    them."""
+    """A cause of errors. whose: the hosts (or other owners) that have it, in the given order. message, hint: one text
+    for all of them."""
 
     whose: list[Whose]
     message: str
@@ -44,9 +44,9 @@ def by_cause(found: Iterable[tuple[Whose, str, str | None]]) -> list[Cause[Whose
 
 def together(texts: Sequence[str], *, copied: bool = False) -> str:
     """Returns the texts of one cause as one text; "" for none. A detail that differs becomes a node set, a range, or
-    the first few values. A detail called "hosts" holds node sets, and keeps them all.
-    copied: the text is a line to copy. A detail then becomes a whole node set, or else its first value as an
-    example."""
+    the first few values. A detail called "hosts" holds node sets; all of their hosts stay in the text.
+    copied: the text is a line to copy. A detail then becomes a whole node set; if its values are no names, the first
+    value stands as an example."""
     reasons = [text for text in texts if isinstance(text, Reason)]
     if not reasons:
         return texts[0] if texts else ""

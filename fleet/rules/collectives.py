@@ -1,6 +1,6 @@
 """Finds the collective that a run hangs in, by what each rank's flight recorder has of its process groups. Pure.
 
-A rank is blamed only where every member of the group has a dump, and that dump shows that the rank did not come."""
+A rank is blamed only if every member of the group has a dump, and the rank's own dump shows that it did not come."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fleet.rules.stacks import place_in
 from fleet.rules.waited import meanwhile
 from fleet.rules.worked_out import DIFFER
 
-# a call that is pending for so long hangs. The time counts from the call in Python, or from the end of the rank's call
-# before it: the GPU's queue may be long, but no call in it takes so long
+# A call that is pending for so long hangs. The time counts from the call in Python, or, if it is later, from the end of
+# the rank's previous call: calls may wait long in the GPU's queue, but no single call takes so long.
 STUCK_SECONDS = 60.0
 UNSEEN = "what do the stacks of the other ranks show?"
 DIFFER_BETWEEN = "have all ranks call the collectives of different groups in one order"
@@ -30,10 +30,10 @@ ANY_SIZES = (
 
 @dataclass(frozen=True)
 class Hang:
-    """Describes a collective that ranks wait in. collective: "all_reduce 5". group: its process group; ranks: the
-    members, where that is known. waiting: the ranks that called it; missing: those that did not, or that called
-    something else than most; unknown: those without a dump that shows it. message: all of it in a sentence. remedy: the
-    next step."""
+    """Describes a collective that ranks wait in. collective: "all_reduce 5". group: its process group. ranks: the
+    group's members; empty if they are not known. waiting: the ranks that called it. missing: the ranks that did not
+    call it, or that called something else than most ranks. unknown: the ranks without a dump that shows whether they
+    called it. message: a sentence with all of this. remedy: the next step."""
 
     collective: str
     group: str
@@ -50,9 +50,10 @@ class Hang:
 
 @dataclass(frozen=True)
 class _Wait:
-    """Holds a group's first call that is not over. calls: rank -> its call of that number. held: ranks that did not
-    call it, and wait in a call of another group. apart: those of `unknown` that may wait in a call between two ranks.
-    known: it is known of all members if they called it."""
+    """Holds a group's first call that is not over. name: the group's. seq: the number of the call. groups: rank -> its
+    record of the group. calls: rank -> its call of that number. waiting, missing, unknown: as in Hang. held: ranks that
+    did not call it, and wait in a call of another group. apart: ranks of `unknown` that may wait in a call between two
+    ranks. known: each member's dump shows whether it made the call."""
 
     name: str
     seq: int
@@ -164,7 +165,7 @@ def _waits(recorded: Mapping[int, Recorded]) -> Iterator[_Wait]:
 
 
 def _unknown(wait: _Wait) -> str:
-    """Returns the text about the ranks of which it is not known if they made the call."""
+    """Returns the text about the ranks whose dumps do not show whether they made the call."""
     rest = [rank for rank in wait.unknown if rank not in wait.apart]
     parts = [f"no dump shows whether {ranks_text(rest)} came"] if rest else []
     if wait.apart:
@@ -174,8 +175,9 @@ def _unknown(wait: _Wait) -> str:
 
 
 def _is_late(it: Recorded | None, name: str, groups: Mapping[int, Group], since: float) -> bool:
-    """Returns whether a rank's dump shows that it did not make the call. since: seconds since the first rank made it.
-    An earlier dump does not show it, and neither does a full recorder that may have dropped calls of the group."""
+    """Returns whether a rank's dump shows that it did not make the call. since: seconds since the first rank made it. A
+    dump from before STUCK_SECONDS after that time does not show it. Neither does a full recorder, which may have
+    dropped calls of the group."""
     if it is None or since - it["old"] < STUCK_SECONDS:
         return False
     return it["rank"] in groups or it["whole"] and all(group["name"] != name for group in it["groups"])
@@ -194,7 +196,7 @@ def _differing(wait: _Wait, kinds: Mapping[str, Sequence[int]]) -> Hang:
 
 
 def _stands(rank: int, wait: _Wait, at: Mapping[int, str]) -> str:
-    """Returns where a rank is: by its stack, else by its last call."""
+    """Returns where a rank is, by its stack; without a stack, by its last call."""
     if rank in at:
         return f"is in {at[rank]}"
     group = wait.groups.get(rank)

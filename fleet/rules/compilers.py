@@ -2,12 +2,12 @@
 compute capability of NVIDIA's GPUs, for drivers too old to report it themselves.
 
 Sources of the upper bounds: CUDA's own crt/host_config.h ("unsupported GNU version!"); NVIDIA's CUDA Installation Guide
-for Linux, "Host Compiler Support Policy"; torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS). Sources of
-the lower bounds: the C++ standard that torch's headers need (C++14 since 1.5, C++17 since 2.1), and the gcc that
-PyTorch's README names for it.
+for Linux, "Host Compiler Support Policy"; torch/utils/cpp_extension.py (CUDA_GCC_VERSIONS). Sources of the lower
+bounds: the C++ standard that torch's headers need (C++14 since 1.5, C++17 since 2.1), and the gcc that PyTorch's README
+names for it.
 Source of the capabilities: NVIDIA, "CUDA GPU Compute Capability", https://developer.nvidia.com/cuda-gpus (and its page
-of legacy GPUs). Source of the first toolkit for a capability: that toolkit's release notes. A driver of 510 or newer
-reports `nvidia-smi --query-gpu=compute_cap`, which goes before this table.
+of legacy GPUs). Source of the first toolkit for a capability: that toolkit's release notes. If the driver reports the
+capability itself (510 or newer: `nvidia-smi --query-gpu=compute_cap`), this table is not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 Facts = Mapping[str, Any]
 Wrong = Iterator[tuple[str, str]]  # (what is wrong, the remedy)
 
-# (first CUDA of this bound, newest gcc major that its nvcc accepts); the last line at or below a toolkit counts
+# (first CUDA of this bound, newest gcc major that its nvcc accepts). A toolkit has the bound of the last line
+# whose CUDA is not newer.
 NEWEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (
     ((9, 0), 6),
     ((9, 2), 7),
@@ -32,7 +33,7 @@ NEWEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (
     ((12, 8), 14),
     ((13, 0), 15),
 )
-# (first torch, oldest gcc major)
+# (first torch of this bound, oldest gcc major that its headers accept)
 OLDEST_GCC: tuple[tuple[tuple[int, int], int], ...] = (((1, 5), 5), ((2, 0), 7), ((2, 1), 9))
 
 

@@ -24,7 +24,7 @@ def missing(view: View) -> Sentence | None:
     if not found or found.get("id", "not known"):
         return None
     name = shlex.quote(found["image"])
-    pull = f"there: {found['runtime']} pull {name}"  # a digest is no name that an archive could bring
+    pull = f"there: {found['runtime']} pull {name}"  # an archive cannot bring an image that is named by its digest
     return Sentence(
         f"{found['runtime']} does not have image {found['image']}",
         pull if "@" in name else f"fleet sync --image {name}",

@@ -1,4 +1,4 @@
-"""The rules about GPUs, their driver, and the toolkit that compiles for them."""
+"""Holds the rules about GPUs, their driver, and the toolkit that compiles for them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def cuda_of(view: View) -> str:
 
 
 def no_driver(view: View) -> str | None:
-    """Returns the finding that GPUs have no driver: only if nvidia-smi lists none. If it hangs or fails, there is a
-    driver."""
+    """Returns the finding that GPUs are plugged in and have no driver; None if nvidia-smi lists a GPU. It also returns
+    None if nvidia-smi hangs or fails, because then there is a driver."""
     plugged, cuda = view.get("pci_gpus"), cuda_of(view)
     if not plugged or not cuda or lookup(view, "driver") is not None or view.get("gpus") != []:
         return None
@@ -33,7 +33,7 @@ def too_few(view: View) -> str | None:
     found, want = view.get("gpus"), view["want"]
     if found is None or view.get("gpu_error") or no_driver(view):
         return None
-    # slots are ranks: on CPU-only hosts they mean nothing about GPUs
+    # `slots` is a number of ranks: on hosts without GPUs it requires none
     indexed = max(want.devices or (-1,)) + 1
     wanted = max(want.ranks or 0, indexed)
     has_some = found or view.get("pci_gpus") or indexed
@@ -46,8 +46,8 @@ def ecc_errors(gpu: View) -> str | None:
 
 
 def count(view: View) -> Any:
-    """Returns a host's number of GPUs, which must be the same on all hosts. MISSING if the inventory sets it: then
-    hosts may differ."""
+    """Returns a host's number of GPUs, which must be the same on all hosts. MISSING if the inventory sets the number,
+    because hosts may differ then."""
     want = view["want"]
     return lookup(view, "gpu.count") if want.ranks is None and want.devices is None else MISSING
 

@@ -25,7 +25,8 @@ FAILED = (None, 1)  # exit codes of a Python that an exception ended; None: not 
 UNSTARTED = "the program could not be started there: is it on that node, and executable?"
 # what a rank raises because it got SIGTERM
 _OF_A_STOP = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|\w*(?:SIGTERM|Signal|Preempt)\w*)\b")
-# lines of others while a process ends: warnings of torch and Python, wandb's summary, launchers; and continued lines
+# lines that a process may still write while it ends, and that report no cause: warnings of torch and Python, wandb's
+# summary, output of launchers. A line that begins with a blank continues the one before
 _ASIDE = re.compile(
     r"\s|$|\[[EWI]\d|[EWI]\d{4} |.*\bWARNING\b|.*Warning: |wandb: |\[\d{4}-\d\d-\d\d .*\] torch\.distributed\.run|"
     r"Exception ignored |Exception in thread |Process \S+:$|frame #\d|<omitting|Extension modules: |Current thread |"
@@ -33,7 +34,7 @@ _ASIDE = re.compile(
     r"Set the environment variable HYDRA_FULL_ERROR"
 )
 # The line above a traceback. The groups: an exception that ends nothing, a thread's, a child's, one that wraps another,
-# a logged one. The line may also be an exception without traceback, a cause that was never raised itself.
+# a logged one. A phrase of CHAINED is no logged line: the exception above it was never raised and has no traceback.
 _ABOVE = re.compile(
     r"(?P<ignored>Exception ignored |Error in (?:atexit|sys\.\w*hook)|Exception in .*threading|future: <|--- Logging)|"
     r"Exception in thread (?P<thread>.*):$|(?P<child>Process \S+:$)|"
@@ -77,9 +78,9 @@ _PROGRESS = re.compile(
 _OPTIONAL = (
     "ImportError",
     "ModuleNotFoundError",
-)  # a script may handle these and do without; what follows is then raised in its handler
-# C++ writes this if threads are left when a process exits. A process that ended well aborts there, too, after any last
-# line; so a line before it counts only if it complains.
+)  # a script may handle these and go on without the module; an exception in its handler is then chained to them
+# C++ writes this if threads are left when a process exits. Even a process whose work succeeded may abort so. Its last
+# line before this one can be any line, and counts only if it complains.
 _AT_EXIT = "terminate called without an active exception"
 _COMPLAINS = re.compile(
     r"(?i)\b(?:error\b(?!\W*\d)|fatal|invalid|illegal|must|cannot|can't|could not|unable|fail(?:ed|ure)?|denied|"
@@ -105,15 +106,15 @@ class Cause:
     kernel: str | None = None
 
     def explains(self, waited: bool) -> bool:
-        """Returns whether it explains another rank's end. waited: that one had waited in vain; a lost connection or a
-        time-out may as well follow from that."""
+        """Returns whether this cause explains the end of another rank. waited: the other rank timed out as it waited.
+        Then a lost connection or a time-out here explains nothing, as it may be a consequence, too."""
         return self.own and not (waited and _MAY_FOLLOW.search(self.why or ""))
 
 
 def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] | None = None) -> Cause:
     """Returns the cause of a process's end. tail: the end of its stderr. status: its exit code, 128 + n for signal n;
-    None: not known. kernel: lines of the kernel's log about it or about no rank, with seconds from its end; None: not
-    known."""
+    None if it is not known. kernel: lines of the kernel's log that name its rank or no rank; None if the log could not
+    be read. The time of a line is in seconds from the process's end."""
     if status == 0:
         return Cause()
     text, signal = _Text(states(tail)), signal_of(status)
@@ -127,7 +128,8 @@ def ended_by(tail: str, status: int | None = None, kernel: Sequence[KernelLine] 
             return replace(cause, why=rule.meaning, remedy=rule.remedy, unfit=rule.unfit, kernel=line["text"])
     if status in (126, 127):
         return replace(cause, remedy=cause.remedy or UNSTARTED)
-    if kernel is not None and cause.remedy and KILLED in cause.remedy:  # a child of it
+    # the output reports that SIGKILL ended a child process, and the kernel's log does not explain it
+    if kernel is not None and cause.remedy and KILLED in cause.remedy:
         return replace(cause, remedy=cause.remedy.replace(KILLED, f"{NOT_FOR_MEMORY}: {BY_HAND}"))
     return cause if cause.why else Cause(*signalled(signal, kernel is not None))
 
@@ -211,7 +213,8 @@ class _Text:
             _OF_A_STOP.match(part.exception) is not None or (hint is not None and hint.collateral)
             for part, hint in zip(parts, hints, strict=True)
         ]
-        # an exception in the cleanup, as other ranks end, too, is a consequence of the one before
+        # the last exception may come from the cleanup, and only report that other ranks end, too. Then it is a
+        # consequence of the one before
         own = [n for n, part in enumerate(parts) if not answers[n] and not part.root.startswith(_OPTIONAL)]
         first = last = own[-1] if own and answers[-1] else len(parts) - 1
         while first and parts[first].translates(parts[first - 1]):

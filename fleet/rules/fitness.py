@@ -36,8 +36,8 @@ def toolchain(view: View) -> Sentence | None:
 
 
 def _tool(view: View, path: str) -> Mapping[str, Any] | None:
-    """Returns a tool as node/python/toolchain.py describes it; None if it is absent. version is None if nothing is
-    known."""
+    """Returns a tool as node/python/toolchain.py describes it; None if it is absent. Its version is None if the host
+    did not report it."""
     version = lookup(view, path)
     return None if version is None else {"version": version if isinstance(version, str) else None}
 

@@ -16,15 +16,15 @@ from fleet.rules.rule import MISSING, Rule, Sentence, Severity, View
 from fleet.rules.units import few
 from fleet.rules.xid import reported
 
-CORRECTED = 20_000_000  # Azure/azurehpc-health-checks, azure_gpu_ecc.nhc
-SRAM = 4  # NVIDIA replaces GPUs with more (azure_gpu_ecc.nhc); drivers after 535 report it themselves
+CORRECTED = 20_000_000  # a GPU may have so many corrected errors: Azure/azurehpc-health-checks, azure_gpu_ecc.nhc
+SRAM = 4  # NVIDIA replaces GPUs with more SRAM errors (azure_gpu_ecc.nhc); drivers after 535 report this themselves
 ROWS = 512  # rows that can be remapped: docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt
-PAGES = 10  # facebookresearch/gcm, gpu_retired_pages_threshold; 64 can be retired
-HOT = 90  # C; V100 to A100 and T4 slow down at 87 to 93 (nvidia-smi -q). Later GPUs report temperature_left
-CAPPED = 0.95  # of the default limit; readings are accurate to 5 W (nvidia-smi --help-query-gpu)
-BUSY = 90  # percent
+PAGES = 10  # retired pages: facebookresearch/gcm, gpu_retired_pages_threshold; a GPU can retire 64
+HOT = 90  # degrees C: V100 to A100 and T4 slow down at 87 to 93 (nvidia-smi -q). Later GPUs report temperature_left
+CAPPED = 0.95  # share of the default power limit; readings are accurate to 5 W (nvidia-smi --help-query-gpu)
+BUSY = 90  # percent of use from which a GPU is busy
 IDLE, POWER_CAP = 0x1, 0x4  # nvml.h: nvmlClocksEventReasonGpuIdle, nvmlClocksEventReasonSwPowerCap
-REPLAYS = 100  # a link repeats garbled packets: harmless if they are few. Any other error counts (gcm: 0)
+REPLAYS = 100  # a link repeats garbled packets: a few are harmless. One other link error is too many (gcm)
 
 # docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html, "Recovery action flag"
 RECOVERY = {"GPU Reset": "a reset", "Reset": "a reset", "Node Reboot": "a reboot of its host", "Reboot": "a reboot"}
@@ -32,7 +32,7 @@ DRAINED = {"Drain P2P": "that its traffic to other GPUs stops", "Drain and Reset
 
 
 def above(most: int, names: tuple[str, ...], text: str, gpu: View) -> str | None:
-    """Returns the text, with the sum of these counts, if it is more than `most`."""
+    """Returns the text with the sum of the GPU's counts `names`, if the sum is more than `most`; None otherwise."""
     count = sum(gpu.get(name, 0) for name in names)
     return text.format(count) if count > most else None
 
@@ -64,19 +64,20 @@ def capped(gpu: View) -> str | None:
 
 
 def shows_clock(gpu: View) -> bool:
-    """Returns whether a GPU's clock can be judged. A healthy T4 or L4 at full use is at its power cap. One that is idle
-    by now may still show the use of a moment ago."""
+    """Returns whether a GPU's clock can be judged: the GPU is busy, not at its power cap, and not idle. A healthy T4 or
+    L4 at full use is at its power cap. A GPU that just became idle may still report the use of a moment ago."""
     return gpu.get("use", 0) >= BUSY and not gpu.get("slowed", POWER_CAP) & (POWER_CAP | IDLE)
 
 
 def slow(gpu: View) -> str | None:
     clock, most = gpu.get("clock", 0), gpu.get("clock_max", 0)
-    # the factor by which a hardware slowdown lowers clocks at least: nvml.h, nvmlClocksThrottleReasonHwSlowdown
+    # a hardware slowdown lowers clocks by a factor of 2 or more: nvml.h, nvmlClocksThrottleReasonHwSlowdown
     return f"computes at {clock} of {most} MHz" if shows_clock(gpu) and 0 < clock * 2 < most else None
 
 
 def generation(gpu: View) -> str | None:
-    """Returns that the PCIe link of a busy GPU is slow. An idle GPU slows its link to save power, and is not judged."""
+    """Returns the text that a busy GPU's PCIe link is slow; None otherwise. An idle GPU is not judged: it slows its
+    link to save power."""
     now, most = gpu.get("pcie_gen", 0), gpu.get("pcie_gen_max", 0)
     works = gpu.get("use", 0) > 0 and not gpu.get("slowed", IDLE) & IDLE
     return f"works at PCIe generation {now}, {most} is possible" if works and 0 < now < most else None
@@ -90,12 +91,13 @@ def fabric(gpu: View) -> str | None:
 
 
 def named(view: View, found: dict[int, str]) -> Sentence | None:
-    """Returns the finding on GPUs. found: GPU index -> what is wrong with it."""
+    """Returns the finding on the GPUs in `found`; None if there are none. found: GPU index -> what is wrong with it."""
     return judged(view, lambda gpu: found.get(gpu["index"]), None)
 
 
 def lanes(view: View) -> dict[int, int]:
-    """Returns GPU index -> its PCIe lanes, if its link is at full speed. The link of an idle GPU may be narrow, too."""
+    """Returns GPU index -> PCIe lanes, only for GPUs whose link is at its highest generation. A lower generation is
+    that of an idle GPU, whose link may have fewer lanes, too."""
     awake = [gpu for gpu in view.get("gpus") or () if gpu.get("pcie_gen") == gpu.get("pcie_gen_max")]
     return {gpu["index"]: gpu["pcie_width"] for gpu in awake if gpu.get("pcie_width")}
 
@@ -105,8 +107,9 @@ def active(view: View) -> dict[int, int]:
 
 
 def fewer(of: Callable[[View], dict[int, int]], what: str, view: View) -> Sentence | None:
-    """Returns which GPUs have fewer `what` than another GPU of their model on that host. The reported maximum is of no
-    use: a card has NVLinks without a bridge, and a slot may have fewer lanes (nvidia-smi -q of an L4: 8 of 16)."""
+    """Returns the finding on GPUs that have fewer `what` than another GPU of their model on that host. of: view -> {GPU
+    index: count}. The reported maximum is of no use: a card has NVLinks that no bridge connects, and a slot may have
+    fewer lanes than the card (nvidia-smi -q of an L4: 8 of 16)."""
     models = {gpu["index"]: gpu.get("name") for gpu in view.get("gpus") or ()}
     found = {index: count for index, count in of(view).items() if index in models}
     by_model = grouped((models[index], count) for index, count in found.items())
@@ -116,7 +119,8 @@ def fewer(of: Callable[[View], dict[int, int]], what: str, view: View) -> Senten
 
 
 def alike(of: Callable[[View], dict[int, int]], view: View) -> Any:
-    """Returns the count per GPU as a text, to compare hosts."""
+    """Returns the count per GPU as a text, to compare hosts; MISSING if no GPU has one. of: view -> {GPU index:
+    count}."""
     found = of(view)
     if not found:
         return MISSING
@@ -143,7 +147,8 @@ def rule(
     severity: Severity = "warning",
     covered_by: tuple[str, ...] = (),
 ) -> Rule:
-    """Returns a rule on what may be wrong with each GPU."""
+    """Returns a rule that judges each GPU. wrong: returns what is wrong with one GPU, or None. The others are Rule's
+    fields."""
     fact = partial(judged, wrong=wrong, spared="warning" if severity == "error" else None)
     return Rule(name, fact, "clear", what, remedy, severity, run=True, covered_by=covered_by)
 
@@ -163,7 +168,7 @@ RULES = (
         "error",
         ("gpu-reset",),
     ),
-    # CUDA works without it in a VM, outside an activated partition, and for one rank
+    # a warning: CUDA works without the fabric in a VM, outside an activated partition, and for one rank
     rule("gpu-fabric", fabric, "the NVLink fabric", f"NVLink P2P does not work until it is: {FABRIC}"),
     rule(
         "gpu-sram",

@@ -12,13 +12,14 @@ from fleet.rules.neighbours import neighbours
 from fleet.rules.rule import Rule, Sentence, Severity, View
 from fleet.rules.units import few, size
 
-FEW = 4
-HELD = 0.1  # of a GPU's memory; a driver keeps less for itself
+FEW = 4  # so many processes are listed
+HELD = 0.1  # share of a GPU's memory; a driver keeps less for itself
 SLOWED = {0x08: "by the hardware", 0x20: "for heat", 0x40: "for heat", 0x80: "for want of power"}
 
 
 def used(view: View) -> Container[int]:
-    """Returns the indexes of the GPUs that ranks are to use there: the selected ones, else the first ones."""
+    """Returns the indexes of the GPUs that ranks are to use there: the selected ones; without a selection, the first
+    ones."""
     want = view["want"]
     ranks = want.ranks or (want.part.ranks if want.part else None)
     every = range(len(view.get("gpus") or ()))
@@ -28,9 +29,9 @@ def used(view: View) -> Container[int]:
 def judged(
     view: View, wrong: Callable[[View], str | None], spared: Severity | None = "warning", *, whole: bool = False
 ) -> Sentence | None:
-    """Returns what is wrong with the GPUs. A launch judges those that it uses, `check` all of them. wrong: returns what
-    is wrong with one GPU. spared: severity if no rank is to use one of these GPUs; None for the rule's own. whole: a
-    launch judges all GPUs, too."""
+    """Returns the finding on a host's GPUs; None if nothing is wrong. A launch judges the GPUs that it uses, `check`
+    all of them. wrong: returns what is wrong with one GPU, or None. spared: the severity if ranks are to use none of
+    the faulty GPUs; None for the rule's own severity. whole: a launch judges all GPUs, too."""
     mine, every = used(view), whole or view["want"].part is None
     known = [gpu for gpu in view.get("gpus") or () if every or gpu["index"] in mine]
     found = [(text, gpu["index"]) for gpu in known if (text := wrong(gpu))]
@@ -41,7 +42,7 @@ def judged(
 
 
 def lost(view: View) -> str | None:
-    """Returns how many GPUs of the driver nvidia-smi lists, if it does not list all."""
+    """Returns how many of the driver's GPUs nvidia-smi lists, if it lists some but not all."""
     found, known = view.get("gpus"), view.get("driver_gpus") or 0
     return f"{len(found)} of {known} answer" if found is not None and 0 < len(found) < known else None
 
@@ -63,8 +64,8 @@ def divided(view: View) -> str | None:
 
 
 def held(view: View) -> str | None:
-    """Returns GPU memory that is held by a process that cannot be seen from there. A container does not see all
-    processes of its runs, so a host with a run is not judged."""
+    """Returns the finding on GPU memory that is held by a process that is not visible on the host. A container does not
+    see all processes of its runs, so a host with a run is not judged."""
     gpus, processes = view.get("gpus") or (), view.get("gpu_processes")
     seen = {process.get("gpu") for process in processes or ()}
     found = [

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True)
 class Hint:
     """Explains a text. pattern: a regular expression, searched with MULTILINE in an uncaught exception's type and text
-    (see ended.py), or in a line of the kernel's log. remedy: the next step; meaning: a clause. In both, \\1 is the
-    pattern's first group; in a command, 'fleet ...', it is quoted. worked_out: returns the remedy for a match, if it
-    depends on the match. collateral: a rank shows this because another one died; it is not the root cause. unfit: the
-    host needs a repair before another run.
+    (see ended.py), or in a line of the kernel's log. remedy: the next step; meaning: a clause. In both, \\1 stands for
+    the pattern's first group; in a command, 'fleet ...', its text is quoted. worked_out: returns the remedy for a
+    match, if it depends on the match. collateral: a rank shows this because another one died; it is not the root cause.
+    unfit: the host needs a repair before another run.
 
-    For the kernel's log only: signals, lines: the line explains a rank that died of one of these signals, or whose last
-    lines match. sudden: it ends a process at once, and explains no later end.
+    These are for the kernel's log only. signals, lines: the line explains a rank that died of one of these signals, or
+    whose last lines match `lines`. sudden: what the line reports ends a process at once, so it explains no later end.
     """
 
     pattern: str

@@ -8,7 +8,7 @@ from fleet.rules.hint import Hint
 from fleet.rules.hints_host import HOST_HINTS
 from fleet.rules.worked_out import DIFFER, NO_CHECKPOINT, batch_sizes, no_checkpoint
 
-TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024  # so much of the end of a log is searched for a hint
 # names in errors of torch's own connections
 _TORCHS = r"(?:gloo|c10d|TCPStore|ProcessGroup|NCCL|Dist(?:Network|Backend|Store)?Error)"
 

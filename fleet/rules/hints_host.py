@@ -11,7 +11,7 @@ LESS_MEMORY = (
     "it"
 )
 BY_TORCH = r"[\s\S]*raised in .*/torch/distributed/"
-# fleet sets these; --env would give all ranks the same
+# fleet sets these variables for each rank; --env would give all ranks the same value
 NOT_OF_RANKS = r"(?!(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))')"
 
 HOST_HINTS = (

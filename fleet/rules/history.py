@@ -19,9 +19,9 @@ from fleet.rules.seen import RULES_OF_HEALTH, is_known, is_whole
 from fleet.rules.xid import explained, place
 
 BASELINE_SECONDS = 30 * 86_400.0  # age at which the baseline of the error counts is taken again
-ID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")  # as nvidia-smi has UUIDs
+ID = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")  # UUIDs of nvidia-smi
 OF_HOST = "/"  # begins the id of a host
-MOST_NAMES = 8  # inventories for which a GPU's host is kept
+MOST_NAMES = 8  # for so many inventories a GPU's host is kept
 # error counters of a GPU and of its NVLinks -> what each counts; see HARMLESS
 COUNTS = {
     "ecc_errors_ever": "uncorrected memory errors",
@@ -42,7 +42,7 @@ HARMLESS = ("link_replay", "ecc_corrected_ever")
 @dataclass(frozen=True)
 class Past:
     """Records a finding of a rule. first, last: times of the first and the last check that found it. open: no later
-    check found it gone. times: how often it appeared."""
+    check found it gone. times: how often it appeared, not counting checks that found it still open."""
 
     severity: Severity
     first: Time
@@ -53,9 +53,9 @@ class Past:
 
 @dataclass(frozen=True)
 class Kept:
-    """Records what is known of a GPU, or of a host itself, which has no `id`. hosts: scope -> the name of its host
-    there; each inventory is a scope. at: time of the last check. counts: error counts at the time `since`. found: rule
-    -> its finding."""
+    """Records what is known of a GPU, or of a host itself, whose `id` is empty. hosts: scope -> the host's name in it;
+    each inventory is a scope. at: time of the last check. counts: error counts at the time `since`. found: rule -> its
+    finding."""
 
     id: str
     serial: str | None
@@ -71,7 +71,7 @@ def counted_in(view: View, gpu: View) -> dict[str, int]:
     links = (each for each in view.get("nvlinks") or () if each["gpu"] == gpu["index"])
     own = {**gpu, **{f"link_{name}": count for link in links for name, count in link.items()}}
     if "xids" in view and gpu.get("bus"):
-        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # minor: a program's own
+        harm = [each for each in view["xids"] if not explained(each["xid"]).is_minor]  # minor: by a program
         own["xids"] = sum(each["count"] for each in harm if place(each["bus"]) == place(gpu["bus"]))
     return {name: own[name] for name in COUNTS if own.get(name) is not None}
 
@@ -79,8 +79,9 @@ def counted_in(view: View, gpu: View) -> dict[str, int]:
 def updated(
     kept: Sequence[Kept], views: Mapping[str, View], findings: Iterable[Finding], scope: str, now: float
 ) -> list[Kept]:
-    """Returns the records after a check of these hosts. A record that the check says nothing about stays as it was.
-    findings: all, with those that are silenced or explained by others."""
+    """Returns the records after a check of these hosts. A record of a part that was not checked stays as it was.
+    findings: all findings, including those that are silenced or that others explain. scope: the inventory that names
+    the hosts. now: the time of the check."""
     before, parts = by_id(kept, scope), parts_of(views)
     others = [each for each in kept if not each.id and scope not in each.hosts]
     shown = dict[tuple[str, int | None], dict[str, Severity]]()
@@ -141,7 +142,8 @@ def by_id(kept: Iterable[Kept], scope: str) -> dict[str, Kept]:
 
 
 def again(past: Past | None, severity: Severity, now: float) -> Past:
-    """Returns the record of a rule that finds something now. Its severity is the worst since it was last gone."""
+    """Returns the record of a rule that finds something now. Its severity is the worst one since the finding was last
+    gone."""
     if past is None:
         return Past(severity, now, now)
     worst = min(severity, past.severity, key=SEVERITIES.index) if past.open else severity
@@ -150,7 +152,7 @@ def again(past: Past | None, severity: Severity, now: float) -> Past:
 
 def unfit(kept: Iterable[Kept], scope: str) -> dict[str, set[str]]:
     """Returns host -> the rules that found an error which no later check found gone. A caller that leaves these hosts
-    out spares those that ignore all of the rules."""
+    out must keep a host that ignores all of its rules here."""
     found: dict[str, set[str]] = {}
     for each in kept:
         if (host := each.hosts.get(scope)) and (rules := errors_of(each)):
@@ -206,8 +208,8 @@ def _past(past: Mapping[str, Any], was: Mapping[str, Any], host: str) -> str:
 
 
 def grown(harmless: bool, view: View) -> Sentence | None:
-    """Returns which GPUs have more errors than at the baseline. harmless: of the counters in HARMLESS, else of the
-    others."""
+    """Returns the finding on GPUs that have more errors than at the baseline. harmless: whether the counters in
+    HARMLESS are compared, or all others."""
     found = {}
     for was, gpu in _known(view):
         now = counted_in(view, gpu)

@@ -21,7 +21,7 @@ REINSTALL = (
     "another one (LD_LIBRARY_PATH), or a package to be installed again"
 )
 IN_IMAGE = "build it into the image and 'fleet sync --image IMAGE', or name another interpreter of it by --python"
-LISTED = 4
+LISTED = 4  # so many interpreters of a host are listed
 PLAIN = re.compile(r"/[\w./+@-]+")  # YAML needs no quotes for such a path
 
 
@@ -77,7 +77,7 @@ def imports(view: View) -> Sentence | None:
 
 
 def other_packages(view: View) -> Any:
-    """Returns the packages that no other rule compares."""
+    """Returns {name: version} of the packages that no other rule compares; MISSING if there are none."""
     own = {"torch", "deepspeed", *NOTABLE}
     return {name: version for name, version in (view.get("packages") or {}).items() if name not in own} or MISSING
 

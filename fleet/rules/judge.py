@@ -50,7 +50,7 @@ RULES: tuple[Rule, ...] = (
     *system.RULES,
     *steps.RULES,
 )
-LISTED = 6
+LISTED = 6  # keys, such as variables, that a finding on differing contents lists
 Values = Mapping[str, Any]
 
 
@@ -60,7 +60,7 @@ def judge(views: Mapping[str, View]) -> list[Finding]:
 
 
 def applied(views: Mapping[str, View]) -> list[Finding]:
-    """Returns all findings except silenced ones. Those that other findings explain are included."""
+    """Returns all findings except silenced ones. Findings that other findings explain are included."""
     found = list[Finding]()
     for rule in RULES:
         judged = {name: view for name, view in views.items() if rule.id not in view["want"].ignore}
@@ -92,7 +92,7 @@ def _is_a_sign(finding: Finding, found: Iterable[Finding], quiet: Iterable[Findi
 
 
 def silenced(views: Mapping[str, View]) -> list[Finding]:
-    """Returns the findings that hosts ignore. Each is about the hosts that ignore its rule, and no others."""
+    """Returns the findings that hosts ignore. The hosts of a finding are only those that ignore its rule."""
     found = list[Finding]()
     for rule in RULES:
         quiet = {name for name, view in views.items() if rule.id in view["want"].ignore}
@@ -126,20 +126,21 @@ def known_rules(hosts: Iterable[Host]) -> None:
 
 
 def in_full(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings that a launch prints in full: errors, which keep it from starting, and those of rules with
-    `run`."""
+    """Returns the findings that a launch prints in full: errors, which keep it from starting, and findings of rules
+    whose `run` is set."""
     own = {rule.id for rule in RULES if rule.run}
     return [finding for finding in findings if finding.severity == "error" or finding.id in own]
 
 
 def by_cause_and_severity(findings: Iterable[Finding]) -> list[tuple[Severity, Cause[Finding]]]:
-    """Returns the findings grouped by cause, each with its severity, in the given order."""
+    """Returns (severity, cause) for each group of findings that have the same cause, in the given order."""
     causes = by_cause((finding, finding.message, finding.remedy) for finding in findings)
     return [(cause.whose[0].severity, cause) for cause in causes]
 
 
 def groups(values: Mapping[Whose, Any]) -> list[tuple[Any, list[Whose]]]:
-    """Returns [(value, its hosts)], most hosts first, ties in order of appearance."""
+    """Returns [(value, the hosts that have it)], most hosts first, ties in order of appearance. values: host ->
+    value."""
     by_value = grouped((value, name) for name, value in values.items())
     return sorted(by_value.items(), key=lambda item: -len(item[1]))
 
@@ -152,8 +153,8 @@ def has_majority(grouped: Sequence[tuple[Any, list[str]]]) -> bool:
 def _apply(rule: Rule, views: Mapping[str, View]) -> Iterable[Finding]:
     needed = {name for view in views.values() for name in view["want"].needs}
     if "launch" in needed and rule.needs and rule.needs not in needed:
-        return ()  # the run does not need it
-    if rule.needs:  # an error if the run needs it
+        return ()  # the run does not need what the rule judges
+    if rule.needs:  # its findings are errors if the run needs that
         rule = replace(rule, severity="error" if rule.needs in needed else "warning")
     values = {}
     for name, view in views.items():

@@ -104,8 +104,9 @@ KERNEL = (
 
 
 def explains(line: KernelLine, signal: int, text: str) -> Hint | None:
-    """Returns the rule by which a line explains the end of a process. line: its time is relative to that end; its rank
-    is the process's own, or None. signal: the one that ended the process, 0 for none. text: the end of its output."""
+    """Returns the rule by which a line explains the end of a process. line: a line of the kernel's log; its time is in
+    seconds from that end, its rank is the process's own, or None. signal: the signal that ended the process, 0 for
+    none. text: the end of the process's output."""
     rule, mine = first_match(KERNEL, line["text"]), line["rank"] is not None
     if rule is None or (rule.sudden and not mine and abs(line["time"]) > SUDDEN_SECONDS):
         return None

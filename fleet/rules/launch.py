@@ -121,7 +121,7 @@ def synced(view: View) -> Any:
 
 # -- ranks, and the route to the master ------------------------------------------------------------------------
 def crowded(view: View) -> Sentence | None:
-    """Reports more ranks than usable GPUs, if the command line asks for so many."""
+    """Reports that the command line asks for more ranks than there are usable GPUs."""
     want = view["want"]
     usable = sum(want.devices is None or gpu["index"] in want.devices for gpu in view.get("gpus") or ())
     shared = want.part is not None and 0 < usable < (want.part.ranks or 0)
@@ -140,8 +140,8 @@ def hidden(view: View) -> Sentence | None:
 
 
 def way(master: bool, view: View) -> Sentence | None:
-    """Reports what is wrong with the route to the master. master: judge only the master, else only the others. An error
-    at the master explains those of the others."""
+    """Reports what is wrong with the route to the master. master: True judges only the master's node, False only the
+    other nodes. An error at the master's node explains the errors at the others."""
     part, found = view["want"].part, view.get("port") or {}
     if part is None or not part.met or (part.node_rank == 0) is not master or not found.get("error"):
         return None

@@ -38,7 +38,7 @@ UNDYING = "what hangs in the kernel ends when the mount or the driver that it wa
 
 
 def left(view: View) -> list[str]:
-    """Returns the processes that survived SIGKILL, by a node's last report on a run."""
+    """Returns the processes that survived SIGKILL, as a node's last report on a run (`view`) has them."""
     return view.get("stuck") or [str(pid) for pid in view.get("left") or ()]
 
 

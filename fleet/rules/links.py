@@ -26,15 +26,15 @@ def links(view: View) -> Any:
 
 
 class Links(NamedTuple):
-    """Holds the measurements of `check --network` from one host: other host -> {"mbit", "rtt_ms", "mtu", "again",
-    "least"}. "least": the link may be faster, because the sender's processor was the limit."""
+    """Holds the measurements of `check --network` from one host: other host -> {"mbit" (Mbit/s), "rtt_ms", "mtu",
+    "again", "least"}. "least": the link may be faster, because the sender's processor was the limit."""
 
     to: Mapping[str, Mapping[str, Any]]
 
 
 def slow(rule: Rule, values: Mapping[str, Links]) -> Iterator[Finding]:
-    """Yields the hosts whose links are slow compared with the others', and else the slow pairs. A link with `least` is
-    not judged."""
+    """Yields findings on hosts whose links are slow compared with the others', and on the slow pairs that these hosts
+    do not explain. A link with `least` is not judged."""
     rates = {
         (a, b): link["mbit"]
         for a, of in values.items()

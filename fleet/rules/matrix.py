@@ -11,8 +11,8 @@ from fleet.rules.judge import groups, has_majority
 from fleet.rules.rule import MISSING, GiB, View, lookup
 from fleet.rules.units import seconds, size
 
-ABSENT = "-"
-UNKNOWN = "?"
+ABSENT = "-"  # a host does not have it
+UNKNOWN = "?"  # the host did not report it
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Holds the table. titles: of the columns after the fact's name. rows: (fact, cells), as many cells as titles."""
+    """Holds the table. titles: the titles of the columns after the fact's name. rows: (fact, cells), as many cells as
+    titles."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
@@ -66,7 +67,7 @@ def _cells(texts: Mapping[str, str], columns: Sequence[list[str]] | None) -> tup
 
 
 def _span(views: Mapping[str, View], names: list[str], path: str, form: Callable[[float], str]) -> str:
-    """Returns the smallest and the largest value of a fact that differs on all hosts."""
+    """Returns the smallest and the largest value of a fact that differs from host to host."""
     values = [value for value in (lookup(views[name], path) for name in names) if isinstance(value, int | float)]
     if not values:
         return ABSENT

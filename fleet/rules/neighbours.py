@@ -1,4 +1,4 @@
-"""Holds the rule about live runs on a host: a launch shares their GPUs only with --share."""
+"""Holds the rule about live runs on a host: a launch shares the GPUs of these runs only with --share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIVE = "live-run"
 
 
 def neighbours(view: View) -> Iterator[View]:
-    """Yields the live runs that use GPUs which a launch wants, or that may use any."""
+    """Yields the live runs that use GPUs which a launch is to use, or that may use any GPU."""
     want = view["want"]
     for run in view.get("runs") or () if want.part is not None else ():
         if meet(want.devices, run["devices"]):
@@ -42,7 +42,7 @@ def _text(run: View, view: View) -> str:
 
 
 def _gpus(run: View, view: View) -> str:
-    """Returns the GPUs that the run was given, else those on which it has processes: "0-3"."""
+    """Returns the GPUs that were selected for the run; without a selection, those on which it has processes: "0-3"."""
     uuids = {process["gpu"] for process in view.get("gpu_processes") or () if process.get("run_id") == run["run"]}
     used = [gpu["index"] for gpu in view.get("gpus") or () if gpu.get("uuid") in uuids - {None}]
     return fold(map(str, sorted(used if run["devices"] is None else run["devices"]))).strip("[]")

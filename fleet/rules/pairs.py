@@ -26,14 +26,15 @@ NETWORK = (
 )
 MTU = "set the switch port's MTU to that of the hosts; until then 'ip link set dev {interface} mtu 1500' on each host"
 FAILURES = {"silent": "no answer", "refused": "refused", "unreachable": "no route", "other": "something else answers"}
-MOST_PAIRS = 4  # with more, one finding lists them
+MOST_PAIRS = 4  # each has a finding of its own; more pairs are listed in one finding
 MOST_GROUPS = 8  # groups from which the sides of a split are made; more have too many combinations
-Pair = tuple[str, str]
+Pair = tuple[str, str]  # from, to
 Shape = Literal["host", "in", "out", "split", "pair", "one"]
 
 
 class Cause(NamedTuple):
-    """Explains pairs which do not work. hosts: those that are affected; of a split, the smaller side.
+    """Explains why pairs of hosts do not reach each other. hosts: the affected hosts; of a split, the smaller side.
+    pairs: the pairs that the cause explains.
     shape: "host": it reaches no host and no host reaches it; "in": no host reaches it; "out": it reaches no host;
     "split": no host of one side reaches any of the other; "pair": two hosts do not reach each other; "one": the first
     does not reach the second."""
@@ -56,7 +57,8 @@ def causes(names: Sequence[str], bad: Iterable[Pair], tried: Iterable[Pair]) -> 
 def _cover(bad: set[Pair], possible: Iterable[Cause]) -> list[Cause]:
     found, left = list[Cause](), {*bad}
     fitting = [cause for cause in possible if cause.pairs and cause.pairs <= bad]
-    # if two explain as many pairs, the first one wins: it is simpler. With each chosen cause, the others explain fewer
+    # if two causes explain equally many pairs, the first one wins: it is simpler. Each chosen cause leaves fewer pairs
+    # for the others to explain, so a count in the heap may be out of date
     heap = [(-len(cause.pairs), n) for n, cause in enumerate(fitting)]
     heapq.heapify(heap)
     while left:
@@ -118,8 +120,9 @@ def _splits(names: Sequence[str], bad: set[Pair], tried: set[Pair]) -> Iterator[
 
 
 class Seen(NamedTuple):
-    """Holds what a host found. pairs: other host -> result. address: its own, to which the others connect. interface,
-    mtu: of that address. nccl: the host has GPUs."""
+    """Holds what a host found. pairs: other host -> result of connecting to it. address: the host's own address, to
+    which the others connect. interface, mtu: the interface that has the address, and its MTU. nccl: the host has GPUs,
+    so its ranks use NCCL."""
 
     pairs: Mapping[str, str]
     address: str
@@ -206,7 +209,8 @@ def stalled(rule: Rule, values: Mapping[str, Seen]) -> Iterator[Finding]:
 
 
 def listed(found: Sequence[Cause], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns (the first pairs as a text, the hosts of all pairs in order)."""
+    """Returns (the first pairs as a text, the hosts of all pairs in order). found: causes of the shapes "pair" and
+    "one"."""
     signs = {"pair": "<->", "one": "->"}
     some = ", ".join(f"{it.hosts[0]} {signs[it.shape]} {it.hosts[1]}" for it in found[:MOST_PAIRS])
     hosts = {host for cause in found for host in cause.hosts}
@@ -238,7 +242,7 @@ def another(view: View) -> Sentence | None:
 
 
 def replaced(view: View) -> Sentence | None:
-    """Reports which network variables of the node a run replaces, by another interface."""
+    """Reports which network variables of the node a run replaces, so that they name the run's interface."""
     way = view.get("network") or {}
     found, interface, address = way.get("replaced"), way.get("interface"), way.get("address")
     if not (found and interface and address):

@@ -27,12 +27,12 @@ Kind = Literal[
     "slower",
     "unlike",
 ]
-View = Mapping[str, Any]
+View = Mapping[str, Any]  # the facts of a host, by name: see rules/view.py
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 MiB, GiB = 1 << 20, 1 << 30
 
 
-MISSING: Any = object()  # a fact that is not known; one that is absent is None
+MISSING: Any = object()  # stands for a fact that is not known; None stands for one that is known to be absent
 
 
 def lookup(view: View, path: str) -> Any:
@@ -48,8 +48,8 @@ def lookup(view: View, path: str) -> Any:
 
 
 class Sentence(NamedTuple):
-    """Describes a problem of one host. remedy, severity: replace the rule's, if set. gpus: those that the text
-    names."""
+    """Describes a problem of one host. remedy, severity: they replace the rule's, if set. gpus: the indexes of the GPUs
+    that the message names."""
 
     message: str
     remedy: str | None = None
@@ -59,8 +59,8 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Describes a problem. id: the rule's. hosts: those that have it, in inventory order. gpus: host -> the indexes of
-    its GPUs, if it is about GPUs."""
+    """Describes a problem. id: the id of its rule. hosts: the hosts that have the problem, in inventory order. gpus:
+    host -> the indexes of its GPUs, if it is about GPUs."""
 
     id: str
     severity: Severity
@@ -78,17 +78,17 @@ class Rule:
     kind: "equal": the fact is the same on all hosts. "minimum", "maximum": it is at least, or at most, the limit;
     `levels` are (limit, severity), the worst first, and `unit` is "bytes", "s" or "". "clear": the fact is a text on
     what is wrong, and must be empty; a Sentence is used as it is. "somewhere": at least one host has it. "distinct": no
-    two hosts share it. "digest": all hosts that have one have the same; of (NAME, digest), those of one name. "partly":
-    it is true on all hosts, or on none.
+    two hosts share it. "digest": all hosts that have a digest have the same one; if the fact is (NAME, digest), hosts
+    with the same NAME are compared. "partly": it is true on all hosts, or on none.
     "contents": {name: value} is the same everywhere. "closed", "stalled": see rules/pairs.py; "slow": rules/links.py;
     "slower", "unlike": rules/bench.py.
     what: the name of the fact in the message. says: the sentence of a "clear" rule, in which {value} is the fact.
     when: a fact that must be true for the rule to apply to a host.
-    needs: "python", one of its modules, or "launch". The rule is an error if the run needs that, else a warning; a
-    launch that does not need it skips the rule.
-    covered_by: rules that explain this one, if their findings are about the same hosts and at least as severe. echo_of:
-    the same, but their findings may be about other hosts. run: a launch shows its warnings in full. essential: it
-    protects runs, code or data, so no host may ignore it.
+    needs: what the rule judges: "python", one of its modules, or "launch". Its findings are errors if the run needs
+    that, and otherwise warnings; a launch that does not need it skips the rule.
+    covered_by: rules that explain this one, if their findings are about the same hosts and at least as severe.
+    echo_of: rules that explain this one if they find something on any host. run: a launch shows its warnings in full.
+    essential: it protects runs, code or data, so no host may ignore it.
     A host that lacks the fact because its step timed out is not judged.
     """
 
@@ -121,7 +121,7 @@ class Rule:
         remedy: str | None = None,
         gpus: Sequence[int] = (),
     ) -> Finding:
-        """Returns a finding of this rule. gpus: of each of these hosts."""
+        """Returns a finding of this rule. gpus: the indexes of GPUs, the same on each of these hosts."""
         names = tuple(hosts)
         of_hosts = dict.fromkeys(names, gpus) if gpus else None
         return Finding(self.id, severity or self.severity, names, message, remedy or self.remedy, of_hosts)
@@ -132,11 +132,12 @@ vital = partial(Rule, essential=True, run=True)
 
 @dataclass(frozen=True)
 class Part:
-    """Describes a host's part in a run. ranks: the number on the command line, None for the inventory's slots. kind:
-    what the script is; a "program" is started as it is. met: all nodes answered, so the route to the master can be
-    judged. program: its name, if it is looked up on the PATH. on_gpus: several ranks, each of which would train alone
-    if it found no GPU. share: other runs may use the host. here: sha256 of the script on the head; None if it has none,
-    or if any script may run. ours: whether a source is one of the head's."""
+    """Describes a host's part in a run. ranks: the number of ranks on the command line; None for the inventory's slots.
+    kind: what the script is; a "program" is started as it is. met: all nodes answered, so the route to the master can
+    be judged. program: the program's name, if the node looks it up on its PATH. on_gpus: the run has several ranks,
+    each of which would train alone if it found no GPU. share: other runs may use the host. here: sha256 of the script
+    on the head; None if the head has no script, or if any script may run. ours: whether a source is one of the
+    head's."""
 
     node_rank: int
     ranks: int | None
@@ -153,9 +154,9 @@ class Part:
 class Want:
     """Describes what a launch or check needs of a host.
 
-    ranks: the inventory's `slots`, None if it has none. devices: the selected GPU indexes, None for all. modules: those
-    that the interpreter must be able to import. deadline: seconds that a step had there. part: the host's part in the
-    run, None for a check. ignore: the ids of rules that do not judge it.
+    ranks: the inventory's `slots`, None if it has none. devices: the selected GPU indexes, None for all. modules: the
+    modules that the interpreter must be able to import. deadline: seconds after which a step on the host timed out.
+    part: the host's part in the run, None for a check. ignore: the ids of rules that do not judge the host.
     """
 
     host: str = "HOST"

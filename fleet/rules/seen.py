@@ -1,4 +1,5 @@
-"""Decides which findings of health a check was able to make. A finding that it could not make is not gone. Pure."""
+"""Decides which findings of health a check was able to make. An earlier finding that the check was not able to judge
+again does not count as gone. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CELLS = {
     "gpu-reset": {"reset"},
     "gpu-xid-minor": {"bus"},
     "gpu-pcie-widths": {"pcie_width"},
-    "gpu-hot": {"temperature"},  # many do not report temperature_left
+    "gpu-hot": {"temperature"},  # many GPUs do not report temperature_left
 }
 for _name, *_, _rule in GPU_FIELDS:
     if _rule != "gpu-hot":
@@ -73,8 +74,8 @@ def is_whole(view: View) -> bool:
 
 
 def is_known(rule: str, views: Mapping[str, View], host: str, gpu: View | None) -> bool:
-    """Returns whether the rule was able to find something about that GPU, or about the host itself if `gpu` is None. A
-    rule that this version of fleet does not have was not."""
+    """Returns whether the rule was able to find something about that GPU, or about the host itself if `gpu` is None.
+    Returns False for a rule that this version of fleet does not have."""
     view = views[host]
     if rule not in RULES_OF_HEALTH:
         return False

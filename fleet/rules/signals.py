@@ -1,4 +1,5 @@
-"""Names signals, and explains a process's death by one. Pure. The numbers are Linux's, whatever system the head has."""
+"""Names signals, and explains a process's death by one. Pure. The numbers are those of Linux, even if the head has
+another system."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _SHOWN = "'fleet exec -w {host} -- cat /proc/self/limits' shows it"
 NOT_FOR_MEMORY = "killed by SIGKILL, and not by the kernel for want of memory"
 BY_HAND = "a 'kill -9' or 'pkill' there? 'fleet exec -w {host} -- last -x' may say who was on it"
 KILLED = "killed from outside: 'fleet exec -w {host} -- dmesg' shows whether the kernel did it for want of memory"
-# (meaning, remedy) of what a process died of
+# signal -> (its meaning, the remedy), if a process died of it
 _MEANINGS = {
     "SIGKILL": (None, KILLED),
     "SIGHUP": ("the session that it belonged to has ended", None),
@@ -46,7 +47,7 @@ def signal_of(status: int | None) -> int:
 
 
 def signalled(signal: int, kernel_known: bool) -> tuple[str | None, str | None]:
-    """Returns (why, remedy) for a signal that nothing else explains. kernel_known: the kernel's log was read, and has
+    """Returns (why, remedy) for a signal that nothing else explains. kernel_known: the kernel's log was read, and shows
     no cause."""
     if signal == SIGKILL and kernel_known:
         return NOT_FOR_MEMORY, BY_HAND

@@ -24,13 +24,14 @@ USE_MARGIN, USE_OTHERS = 20.0, 80.0  # percent
 POWER_MARGIN, CLOCK_MARGIN = 1.3, 0.85
 LACK_LEAST, LACK_MARGIN, READY_MARGIN = 0.4, 2.5, 1.5  # the first is in CPUs, the others are factors
 WAIT_LEAST, WAIT_OTHERS, SENT_MARGIN = 0.7, 0.35, 1.5  # the first two are shares of all samples
-CAPPED = "power cap"  # healthy GPUs at work are throttled by it, too
+CAPPED = "power cap"  # a reason of throttling that healthy GPUs at work have, too
 Figures = Mapping[str, float]
 Fold = Callable[[list[float]], float]
 
 
 class Point(NamedTuple):
-    """Holds the figures of a sample. waiting: what a sample has of its connections; None if it is not known."""
+    """Holds the figures of a sample. waiting: for each connection (own address, other address, share of checks at which
+    data waited to be sent, share at which data waited to be read); None if it is not known."""
 
     time: float
     figures: Figures
@@ -38,8 +39,8 @@ class Point(NamedTuple):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Returns the mean. A node may report values whose sum is infinite: then it is infinity, where statistics.fmean()
-    raises OverflowError."""
+    """Returns the mean. A node may report values whose sum is infinite: the mean is then infinity, and
+    statistics.fmean() would raise OverflowError."""
     return sum(values) / len(values)
 
 
@@ -50,8 +51,8 @@ def folded(fold: Fold, values: Iterable[float | None]) -> float:
 
 
 def point_of(sample: Sample, run: str, ranks: int) -> Point:
-    """Returns the figures of a sample. It is known which GPUs are the run's if their number is that of the host's
-    ranks."""
+    """Returns the figures of a sample. Figures of GPUs are known only if the run has as many GPUs as ranks on the
+    host."""
     ours = [gpu for gpu in sample["gpus"] if run in gpu["runs"]]
     gpus = ours if len(ours) == ranks else []
     working = [gpu for gpu in gpus if (gpu["use"] or 0.0) >= USE_OTHERS]
@@ -107,8 +108,8 @@ def slow_host(points: Mapping[str, Sequence[Point]]) -> Slow | None:
 
 
 def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
-    """Yields the evidence that the others wait for a host. An empty text is weak evidence: it names no host, and
-    forbids to name another one."""
+    """Yields the evidence that the others wait for a host. An empty text is weak evidence: the host is not named, and
+    neither is another one."""
 
     def ends(name: str) -> tuple[float, float]:
         values = [other[name] for other in others]
@@ -134,8 +135,8 @@ def _signs(own: Figures, others: Sequence[Figures]) -> Iterator[str]:
 
 
 def _slow_links(points: Mapping[str, Sequence[Point]], sent: Mapping[str, float]) -> Iterator[Slow]:
-    """Yields the link, or the host of all links, on which data waits, if none waits elsewhere. Its sender sends no more
-    than others, and its receiver reads what arrives."""
+    """Yields the link on which data waits, or the host that all such links share, if no data waits elsewhere. It yields
+    nothing if a sender of such a link sends more than others, or if its receiver does not read what arrives."""
     shares = _shares(points)
     slow = [pair for pair, (unsent, _) in shares.items() if unsent >= WAIT_LEAST]
     rest = max((unsent for pair, (unsent, _) in shares.items() if pair not in slow), default=1.0)
@@ -150,7 +151,8 @@ def _slow_links(points: Mapping[str, Sequence[Point]], sent: Mapping[str, float]
 
 def _shares(points: Mapping[str, Sequence[Point]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Returns (host, other host) -> two shares of the time: in which data for the other waits to be sent, and in which
-    data from the other waits to be read. {}: not known. An address that two hosts have is left out."""
+    data from the other waits to be read. Returns {} if a sample does not have them. An address that two hosts have is
+    left out."""
     whose = dict[str, set[str]]()
     sums = dict[tuple[str, str], tuple[float, float]]()
     for host, each in points.items():

@@ -27,8 +27,9 @@ BRING_PY_SPY = "py-spy shows more: 'fleet sync --wheels FILE' installs it, with 
 
 @dataclass(frozen=True)
 class Place:
-    """Describes ranks whose main threads are in the same place. ranks: in order; hosts: theirs. at: "all_reduce
-    (train.py:20)". of: the most detailed report of these ranks. odd: most ranks are at another place of the code."""
+    """Describes ranks whose main threads are in the same place. ranks: sorted. hosts: the hosts of these ranks. at:
+    "all_reduce (train.py:20)". of: the most detailed report of these ranks. odd: most ranks are at another place of the
+    code."""
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -47,7 +48,7 @@ class Place:
 
 
 def main_frames(stack: RankStack) -> list[Frame]:
-    """Returns the frames of its main thread, the innermost first."""
+    """Returns the frames of a rank's main thread, the innermost first."""
     threads = sorted(stack["threads"], key=lambda thread: not thread["main"])
     return threads[0]["frames"] if threads else []
 
@@ -77,7 +78,7 @@ def place_in(frames: Sequence[Frame], waits: str = "") -> str:
         return f"{plain_name(name)} ({file})" if name else "an unknown place"
     own = next((frame for frame in python if not _LIBRARY.match(frame["file"])), None)
     inner = next((frame for frame in python if not _STANDARD.match(frame["file"])), python[0])
-    calls = [frame["file"] for frame in python if frame["name"] != "<module>"]  # not imports
+    calls = [frame["file"] for frame in python if frame["name"] != "<module>"]  # without imports
     names = [name for file in calls for part, name in LANDMARKS if file.endswith(part)]
     name = names[0] if names else plain_name(inner["name"]).rpartition(".")[2]
     where = own or inner
@@ -85,8 +86,8 @@ def place_in(frames: Sequence[Frame], waits: str = "") -> str:
 
 
 def _identity(stack: RankStack) -> object:
-    """Returns a value that is equal for ranks in the same place. It has the Python frames, whatever reported them;
-    without any, all names."""
+    """Returns a value that is equal for ranks in the same place. The value consists of the Python frames, whichever
+    tool reported them; without Python frames, of the names of all frames."""
     frames = main_frames(stack)
     python = [
         (frame["name"].rpartition(".")[2], frame["file"], frame["line"]) for frame in frames if not frame["native"]

@@ -13,7 +13,7 @@ LOOK = "look at dmesg there"
 NEEDED = ("activate", "python")
 # steps that only a launch has
 OF_A_RUN = ("files", "code", "network", "port")
-# steps whose failure other rules report
+# steps whose failure is reported by rules other than "step-failed"
 ELSEWHERE = (*NEEDED, *OF_A_RUN)
 # (step, severity, remedy) if the step does not end in time
 HANGS: tuple[tuple[str, Severity, str], ...] = (
@@ -49,7 +49,7 @@ HANGS: tuple[tuple[str, Severity, str], ...] = (
 
 
 def broken(steps: Sequence[str], view: View) -> str:
-    """Returns the errors of these steps; without steps, of all that no other rule covers."""
+    """Returns the errors of these steps; if `steps` is empty, of all steps that no other rule covers."""
     found = (view.get("failed") or {}).items()
     return "; ".join(f"{step}: {why}" for step, why in found if step in steps or not steps and step not in ELSEWHERE)
 

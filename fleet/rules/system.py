@@ -189,7 +189,8 @@ DETAIL = hashlib.sha256(b"DETAIL").hexdigest()[:12]
 
 
 def detail(view: View) -> Any:
-    """Returns {"TORCH_DISTRIBUTED_DEBUG=DETAIL": "set"} if it is: such a rank calls more collectives than others."""
+    """Returns {"TORCH_DISTRIBUTED_DEBUG=DETAIL": "set"} if the variable has that value, else {}; MISSING if the
+    environment is unknown. A rank with it calls more collectives than others."""
     found = view.get("environment")
     return MISSING if found is None else {f"{DEBUG}=DETAIL": "set"} if found.get(DEBUG) == DETAIL else {}
 

@@ -30,15 +30,15 @@ def plain(lines: Sequence[str]) -> list[str]:
 
 
 def states(text: str) -> list[str]:
-    """Returns the lines of a text. Of a line that a progress bar rewrote it has the last state; a traceback after it is
-    a line of its own."""
+    """Returns the lines of a text. Of a line that a progress bar rewrote, it returns the last state. If a traceback
+    begins on the line of a progress bar, it begins a line of its own."""
     whole = _GLUED.sub(r"\n\1", text.replace("\0", ""))
     return [line.rstrip("\r").rpartition("\r")[2] for line in whole.split("\n")]
 
 
 def split(lines: Sequence[str]) -> Iterator[tuple[bool, int, int]]:
-    """Yields (whether it is a traceback, first line, line after the last) of all parts, in order. Chained tracebacks
-    are one part."""
+    """Yields (whether the part is a traceback, its first line, the line after its last) for all parts, in order.
+    Chained tracebacks are one part."""
     bare, at = plain(lines), 0
     headers = [i for i, line in enumerate(bare) if is_header(line)]
     while headers:
@@ -76,9 +76,9 @@ def _end(bare: Sequence[str], start: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Holds one traceback of a chain. exception: its text. frames: (file, function or None) of each, the outermost
-    first. line: the code of the innermost frame. file: the file that raised it; a worker's, if the message has a
-    worker's traceback. link: the phrase of CHAINED that connects it to the next one."""
+    """Holds one traceback of a chain. exception: its text. frames: (file, function or None) of each frame, the
+    outermost first. line: the code of the innermost frame. file: the file that raised the exception; the worker's file,
+    if the message has a worker's traceback. link: the phrase of CHAINED between this traceback and the next one."""
 
     exception: str
     frames: Sequence[tuple[str, str | None]]
@@ -88,8 +88,8 @@ class Part:
 
     @property
     def at(self) -> int:
-        """Returns the line of the exception's text that shows the error. If the text has other tracebacks, it is in the
-        last one."""
+        """Returns the line of the exception's text that shows the error. If the text has other tracebacks, the error is
+        in the last of them."""
         lines = self.exception.split("\n")
         nested = max((n for n, line in enumerate(lines) if _NESTED in line), default=-1)
         after = (n for n, line in enumerate(lines) if n > nested and line.strip() and not line.startswith("  "))
@@ -102,7 +102,7 @@ class Part:
         return f"{line} {more[0]}" if line.endswith(":") and more and more[0] else line
 
     def translates(self, handled: Part) -> bool:
-        """Returns whether it was raised by the code that handled the other one."""
+        """Returns whether this exception was raised by the code that handled the exception `handled`."""
         by_hand = re.search(r"\braise\b", self.line) is not None
         return handled.link == DIRECT_CAUSE or (by_hand and self.frames[-1:] == handled.frames[:1])
 
@@ -132,8 +132,8 @@ def identity(trace: str) -> str:
 
 
 def exception_of(trace: str) -> str:
-    """Returns the exception of a traceback, without the frames: "ValueError: learning rate is negative". "" if it was
-    cut short."""
+    """Returns the exception of a traceback, without the frames: "ValueError: learning rate is negative"; "" if the
+    traceback was cut short."""
     lines = trace.split("\n")
     at = max((i + 1 for i, line in enumerate(lines) if is_header(line)), default=0)
     while at < len(lines) and lines[at].startswith((" ", "\t")):

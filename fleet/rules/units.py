@@ -16,8 +16,8 @@ def counted(count: int, what: str) -> str:
 
 
 def few(texts: Iterable[str], most: int = 3, count: int = 0) -> str:
-    """Returns "a, b, c and 4 more". One more than `most` is named, too. count: the number of all, if texts has not
-    all."""
+    """Returns "a, b, c and 4 more". If there is only one more than `most`, it is named, too. count: the number of all
+    texts, if `texts` has only some of them."""
     listed = list(texts)
     more = max(count, len(listed)) - most
     named = listed[: most + (more == 1)]
@@ -25,8 +25,8 @@ def few(texts: Iterable[str], most: int = 3, count: int = 0) -> str:
 
 
 def size(n: float, *, steady: bool = False) -> str:
-    """Returns bytes with a binary prefix and three significant digits: "9.77 GiB". steady: with one decimal always
-    ("9.8 GiB"), for a number that is drawn repeatedly."""
+    """Returns bytes with a binary prefix and three significant digits: "9.77 GiB". steady: always with one decimal
+    ("9.8 GiB"), for a number that is redrawn often."""
     power = min(max(int(abs(n)).bit_length() - 1, 0) // 10, 4)
     value, unit = n / 1024**power, ("B", "KiB", "MiB", "GiB", "TiB")[power]
     digits = ".0f" if unit == "B" else ".1f" if steady else ".3g" if value < 100 else ".0f"
@@ -54,7 +54,7 @@ def seconds(s: float) -> str:
 
 
 def bytes_of(text: str) -> float | None:
-    """Returns the bytes that "100MB", "1.5 GiB", "2G" or "4096" mean; None where it is no size."""
+    """Returns the bytes that "100MB", "1.5 GiB", "2G" or "4096" mean; None if the text is no size."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip().lower())
     return float(match[1]) * PREFIXES[match[2]] if match and match[2] in PREFIXES else None
 

@@ -9,7 +9,7 @@ from fleet.protocol.steps import own_seconds
 from fleet.rules.rule import MISSING, GiB, View, Want
 
 NOTABLE = ("accelerate", "transformers", "numpy")
-# steps that wait for the activate line: if that hangs, their timeouts are consequences
+# steps that wait for the activate line: if that line hangs, the timeouts of these steps are consequences
 AFTER_ACTIVATE = (
     "python",
     "compilers",
@@ -26,17 +26,17 @@ AFTER_ACTIVATE = (
 )
 AFTER_PYTHON = ("imports",)
 AFTER_GPUS = ("gpu health", "nvlinks")
-GIB_STEP = 4  # of GPU memory is rounded to this: drivers keep different amounts for themselves
+GIB_STEP = 4  # GPU memory is rounded to so many GiB: drivers keep different amounts for themselves
 
 
 def view(facts: View, want: Want = Want()) -> View:
-    """Returns the facts of one host, of `check` or of a launch's preflight, with derived facts added. "want" in it
-    describes what the run needs."""
+    """Returns a host's facts, as `check` or a launch's preflight collected them, with derived facts added. The key
+    "want" of the result describes what the run needs of the host."""
     late = facts.get("timed_out") or ()
     before = {"activate": AFTER_ACTIVATE, "python": AFTER_PYTHON, "gpus": AFTER_GPUS}
     after = [step for each in late for step in before.get(each, ())]
     seconds = {**dict.fromkeys(late, want.deadline), **own_seconds(want.deadline)}
-    used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # else that of ssh
+    used = (facts.get("network") or {}).get("interface") or facts.get("head_interface")  # or that of ssh
     links = [i for i in facts.get("interfaces") or () if i["name"] == str(used).partition(":")[0]]
     result = {
         **facts,

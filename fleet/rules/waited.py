@@ -14,7 +14,7 @@ from fleet.rules.worked_out import DIFFER
 
 _IN = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 _BEGINS = re.compile(r"wait timeout after \d+ms, keys: /default_pg/|waiting for clients")  # init_process_group's own
-_WRITER = re.compile(r"^\[rank(\d+)\]:", re.MULTILINE)  # the rank that torch takes itself for
+_WRITER = re.compile(r"^\[rank(\d+)\]:", re.MULTILINE)  # the rank number that torch has in that process
 
 
 def meanwhile(missing: Sequence[int]) -> str:
@@ -23,9 +23,9 @@ def meanwhile(missing: Sequence[int]) -> str:
 
 
 def who_waited(texts: Mapping[int, str], at: Mapping[int, str]) -> tuple[str, str, list[int]] | None:
-    """Returns (why, remedy, missing ranks): those that did not come to the place where the others waited. texts: rank
-    -> the end of its output, for all ranks. at: rank -> its place, by its stack. None: no rank timed out, or it is not
-    known which ranks came: a script may give its ranks other numbers."""
+    """Returns (why, remedy, missing ranks); missing ranks did not come to the place where the others waited. Returns
+    None if no rank timed out, or if it is not known which ranks came: a script may give its ranks other numbers. texts:
+    rank -> the end of its output, for all ranks. at: rank -> its place, by its stack."""
     writers = {rank: set(map(int, _WRITER.findall(text))) for rank, text in texts.items()}
     if any(numbers - {rank} for rank, numbers in writers.items()):
         return None

@@ -15,7 +15,8 @@ DIFFER = (
 
 
 def batch_sizes(found: re.Match[str]) -> str:
-    """Returns the hint for a train_batch_size of DeepSpeed that does not fit the ranks: values that would."""
+    """Returns the hint for a train_batch_size of DeepSpeed that does not fit the ranks: it names values that would
+    fit."""
     train, micro, steps, ranks = map(int, found.groups())
     fitting = [f"train_batch_size {micro * steps * ranks}"]
     each, rest = divmod(train, ranks)
@@ -49,7 +50,7 @@ def spread(path: str, host: str = "HOST") -> str:
 
 
 def no_checkpoint(found: re.Match[str]) -> str:
-    """Returns the hint for a path that one node has not got, and others may have."""
+    """Returns the hint for the path of a checkpoint that is missing on one node, and that other nodes may have."""
     path = found[1] or found[2]
     return (
         f"{path} is not on that node: a checkpoint that only another one wrote? {spread(path)} gives it to all; then "

@@ -9,7 +9,7 @@ from fleet.rules.rule import Sentence, View
 from fleet.rules.units import seconds
 
 Whose = Literal["program", "memory", "hardware", "driver"]
-RECENT = 86_400.0  # s; azure_gpu_xid.nhc has 2 h, which may miss an error of the night before a launch
+RECENT = 86_400.0  # an error is reported for so many seconds; azure_gpu_xid.nhc: 2 h, which may miss one of last night
 
 # remedies by the buckets of NVIDIA's catalog:
 # docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action"
@@ -37,6 +37,8 @@ UNKNOWN = (
 
 
 class Xid(NamedTuple):
+    """Explains an Xid error (an error number of NVIDIA's driver). means: what happened. whose: the usual culprit."""
+
     means: str
     whose: Whose
     remedy: str
@@ -96,7 +98,7 @@ def explained(number: int) -> Xid:
 
 
 def numbers(whose: Whose, is_fit: bool) -> str:
-    """Returns a regular expression of the numbers with this culprit and this fitness."""
+    """Returns a regular expression for the numbers of the errors with this culprit and this fitness."""
     return "|".join(str(number) for number, xid in XIDS.items() if xid.whose == whose and xid.is_fit is is_fit)
 
 
@@ -107,7 +109,8 @@ def place(bus: str) -> tuple[str, ...]:
 
 
 def reported(minor: bool, view: View) -> Sentence | None:
-    """Returns the finding on the Xid errors in the kernel's log. minor: on the minor ones, else on the others."""
+    """Returns the finding on the Xid errors in the kernel's log. minor: judges the minor errors; if False, all
+    others."""
     index = {place(gpu.get("bus", "")): gpu["index"] for gpu in view.get("gpus") or ()}
     known = [(each, explained(each["xid"])) for each in view.get("xids") or () if each["ago"] <= RECENT]
     found = [(each, xid) for each, xid in known if xid.is_minor is minor]

@@ -1,5 +1,5 @@
-"""Provides hosts, and ways to reach them, that no inventory lists. Adding one is a file, and a line here; another
-package adds one by an entry point of the group `fleet.sources`."""
+"""Provides hosts that no inventory lists, and ways to reach them. A new source is a file, and a line here. Another
+package adds a source by an entry point of the group `fleet.sources`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES: Registry[Source] = Registry(
 
 def hosts_on(name: str, transport: str, environ: Mapping[str, str]) -> tuple[Inventory, str]:
     """Returns the hosts of a source, and the transport to them: the given one, or the source's own in place of the
-    default. Raises UsageError."""
+    default. Raises UsageError if there is no such source, or if it has no hosts for this process."""
     source = SOURCES.get(name)
     return source.inventory(environ), source.transport if transport == DEFAULT else transport
 

@@ -1,5 +1,5 @@
 """Defines the source `env`: a platform has started this command in every container. No container reaches another one.
-So only `fleet launch` has this source, and each container runs its own part: fleet/node/container."""
+So only `fleet launch` has this source, and each container runs its own part of the run, by fleet/node/container."""
 
 from __future__ import annotations
 

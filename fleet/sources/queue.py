@@ -1,4 +1,4 @@
-"""Defines the interface of a batch queue: hosts are requested from it, and waited for."""
+"""Defines the interface of a batch queue, from which fleet requests hosts for a run."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ Job = tuple[str, Path]  # the job's number, and the script in its run's folder
 
 
 class Queue(ABC):
-    """Connects to a batch system. what: its name in messages. poll: seconds between two requests about a job, because
-    sites forbid more frequent ones."""
+    """Connects to a batch system. what: its name in messages. poll: the shortest and the longest pause between two
+    requests about a job, in seconds; sites forbid more frequent requests."""
 
     what: str
     poll: tuple[float, float]  # the first pause, and the longest one
@@ -61,37 +61,37 @@ class Queue(ABC):
     @abstractmethod
     def submit(self, script: Path, output: Path, cancel: Cancel) -> str:
         """Submits a script, and returns its job's number. output: the job's output file, if the script names no other.
-        Raises UsageError with the queue's own message if it is refused, and ConnectError if it is not known whether the
-        queue has the job. cancel: ends the wait for that."""
+        Raises UsageError with the queue's own message if the job is refused, and ConnectError if it is not known
+        whether the queue has the job. cancel: ends the wait for the queue's confirmation."""
 
     def of_line(self, job: str, line: int) -> str:
-        """Returns the number of the job of another line, if several runs were requested at once. job: the number of the
-        first line's job."""
+        """Returns the job number of a line's run, if --each requested a run for each line of a file. job: the number of
+        the first line's job."""
         raise UsageError("--each is for --on slurm", hint="start one run after the other")
 
     @abstractmethod
     def find(self, script: Path) -> str | None:
-        """Returns the number of this user's job that runs the script; None if the queue has none. Raises ConnectError
-        if that is not known now."""
+        """Returns the number of this user's job that runs the script, or None if the queue has none. Raises
+        ConnectError if the queue does not answer now."""
 
     @abstractmethod
     def look(self, jobs: Collection[Job]) -> dict[Job, Standing]:
-        """Returns the state of each job, by one query. A job with that number that runs another script does not count:
-        numbers are used again, and other clusters have the same numbers."""
+        """Returns the state of each job, by one query. Ignores a job with the same number that runs another script: a
+        queue uses numbers again, and other clusters have the same numbers."""
 
     @abstractmethod
     def output(self, job: str, script: Path) -> Path | None:
-        """Returns the file of the script's output; None if the queue does not show it."""
+        """Returns the file of the script's output, or None if the queue does not show it."""
 
     @abstractmethod
     def check(self, job: str, script: Path) -> None:
         """Raises UsageError if the queue does not show that the job is this user's and runs this script: a run's folder
-        may be any user's, and numbers are used again. Raises ConnectError if the queue does not answer."""
+        may belong to any user, and numbers are used again. Raises ConnectError if the queue does not answer."""
 
     @abstractmethod
     def cancel(self, job: str, script: Path) -> None:
-        """Removes a job from the queue, or ends it. Raises UsageError or ConnectError if the queue does not confirm it,
-        and the errors of check()."""
+        """Removes a job from the queue, or ends it. Raises UsageError or ConnectError if the queue does not confirm
+        this, and the errors of check()."""
 
     @abstractmethod
     def interrupt(self, job: str, script: Path) -> None:
@@ -100,4 +100,4 @@ class Queue(ABC):
     @abstractmethod
     def requeue(self, job: str) -> None:
         """Puts a running job back into the queue. Raises UsageError or ConnectError if the queue does not confirm
-        it."""
+        this."""

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """Holds the condition of a host, as its source reports it. reason: why the host is not used; "" if it is."""
+    """Holds the condition of a host, as its source reports it. reason: why the host is not used, or "" if it is
+    used."""
 
     state: str
     reason: str = ""
 
 
 class Source(ABC):
-    """Provides hosts. name: its value of --on. transport: the hosts' value of --transport. options: options of
-    `fleet launch` that request hosts from a queue. on_paper: a launch writes the request, and does not submit it."""
+    """Provides hosts. name: the value of --on for this source. transport: the value of --transport for its hosts.
+    options: options of `fleet launch` that request hosts from a queue. on_paper: whether a launch only writes the
+    request, and does not submit it."""
 
     name: str
     transport: str
@@ -36,33 +38,34 @@ class Source(ABC):
 
     @abstractmethod
     def detect(self, environ: Mapping[str, str]) -> str | None:
-        """Returns a name for the allocation that this process is in ("job 12 of Slurm"); None if it is in none."""
+        """Returns a name for the allocation that this process is in ("job 12 of Slurm"), or None if it is in none."""
 
     @abstractmethod
     def inventory(self, environ: Mapping[str, str]) -> Inventory:
-        """Returns the hosts of this process's allocation. Raises UsageError if it is in none, or its variables are not
-        valid."""
+        """Returns the hosts of this process's allocation. Raises UsageError if this process is in none, or if its
+        variables are not valid."""
 
     def known(self, partition: str | None) -> tuple[Inventory, Mapping[str, Condition]]:
         """Returns all hosts, or those of a partition, and the condition of each. Raises UsageError or HostFailed."""
         raise UsageError(f"{self.name} knows the hosts of what it is in, and no others", hint=f"--on {self.name}")
 
     def scope(self, environ: Mapping[str, str]) -> str:
-        """Returns the scope in which the names of its hosts are unique."""
+        """Returns the scope in which the names of the source's hosts are unique, such as a cluster."""
         return self.name
 
     def nodes_for(self, options: Sequence[str], environ: Mapping[str, str]) -> tuple[str, Collection[str]]:
-        """Returns the scope and the names of the hosts from which its queue chooses for a request with these options.
-        There are no names if they are not known."""
+        """Returns (scope, names) of the hosts from which the source's queue chooses for a request with these options.
+        The names are empty if they are not known."""
         return self.name, ()
 
     def run_of(self, environ: MutableMapping[str, str]) -> tuple[str | None, int]:
-        """Returns (the run that this process was started for, or None; how often its queue has restarted it). Removes
-        the run from the variables, because child processes are not started for it."""
+        """Returns (the run for which this process was started, or None; how often the queue has restarted its job).
+        Removes the run from the variables, because child processes are not started for this run."""
         return None, 0
 
     def job(self, environ: Mapping[str, str]) -> str | None:
-        """Returns the number of the job that this process is in, as its queue's submit() returns it; or None."""
+        """Returns the number of the job that this process is in, as its queue's submit() returns it, or None if it is
+        in no job."""
         return None
 
     def requeued(self, environ: Mapping[str, str]) -> bool:
@@ -70,13 +73,13 @@ class Source(ABC):
         return False
 
     def ended(self, environ: Mapping[str, str], *, signalled: bool) -> JobEnd | None:
-        """Returns why the queue ends this process's job, or begins it again; None if it does neither. signalled: this
-        process has received a signal."""
+        """Returns why the queue ends this process's job, or begins it again. Returns None if it does neither.
+        signalled: whether this process has received a signal."""
         return None
 
     def enter(self, job: str) -> dict[str, str]:
-        """Returns the variables that give a process outside of a job the job's hosts. Raises UsageError if the job has
-        none now."""
+        """Returns the variables with which a process outside of a job takes the job's hosts for its own. Raises
+        UsageError if the job has no hosts now."""
         raise UsageError(f"--on {self.name} has no jobs")
 
     def enter_all(self) -> dict[str, str]:
@@ -84,5 +87,5 @@ class Source(ABC):
         raise UsageError(f"--on {self.name} has no jobs")
 
     def queue(self) -> Queue:
-        """Returns the queue of its hosts. Raises UsageError if it has none."""
+        """Returns the queue of the source's hosts. Raises UsageError if the source has no queue."""
         raise UsageError(f"--on {self.name} has no queue: it takes the hosts that are there")

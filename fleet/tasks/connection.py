@@ -1,6 +1,7 @@
 """Implements fabric's Connection and Group over fleet's transport, with its inventory and verified host keys.
 
-Importing this module replaces fabric's own classes by these. So no Connection in this process trusts an unknown key."""
+Importing this module replaces fabric's own classes by these classes. So no Connection in this process trusts an unknown
+key."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ from fleet.transport.ssh.endpoint import resolve
 
 
 class Connection(fabric.Connection):  # type: ignore[misc]
-    """Connects a task to a host. original_host: its name in the inventory. host, user, port: the address of its sshd.
-    known: fleet's record of it."""
+    """Connects a task to a host. original_host: the host's name in the inventory. host, user, port: the address of its
+    sshd. known: the host as the inventory or ~/.ssh/config describes it. owner: the sink that is current when the
+    connection is made."""
 
     known: Host
     owner: Sink | None
@@ -100,7 +102,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         session = runtime.transport.connect(self.known, runtime.cancel)
 
         def end() -> None:
-            """Ends an sftp transfer on an interrupt, which it does not notice itself."""
+            """Ends an sftp transfer on an interrupt, because the transfer itself does not notice the interrupt."""
             if self._sftp is not None:
                 session.close()
 
@@ -120,7 +122,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]
             self.transport = None
 
     def over_ssh(self, what: str) -> Any:
-        """Returns the session, for what only the ssh transport can do. Raises UsageError on others."""
+        """Returns the session, for what only the ssh transport can do. Raises UsageError on other transports."""
         self.open()
         if self.transport is None:
             raise UsageError(
@@ -155,8 +157,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         raise UsageError("c.shell() talks to one person and one host", hint=f"ssh {self.known.name}")
 
     def get(self, remote: str, local: Any = None, preserve_mode: bool = True) -> Any:
-        """Fetches a file, as fabric does. A task on several hosts needs a path per host: by default a folder with the
-        host's name, as fabric's Group has it."""
+        """Fetches a file, as fabric does. A task on several hosts needs a path per host. The default is a folder with
+        the host's name, as in fabric's Group."""
         local = local or ("{host}/" if self.many else None)
         if self.many and isinstance(local, (str, os.PathLike)):
             folder, name = posixpath.split(str(remote))
@@ -171,7 +173,8 @@ class Connection(fabric.Connection):  # type: ignore[misc]
         return result
 
     def forward_local(self, local_port: int, *args: Any, **kwargs: Any) -> Any:
-        """Forwards a port of this machine, as fabric does. Several hosts cannot share it, unless it is 0 (any)."""
+        """Forwards a port of this machine, as fabric does. Several hosts cannot share a port; with 0, each gets a free
+        one."""
         if self.many and local_port:
             raise UsageError(
                 f"c.forward_local({local_port}): this machine has that port once, and the task runs on several hosts",

@@ -80,7 +80,8 @@ class TaskFile:
         }
 
     def help(self, name: str) -> tuple[list[str], list[tuple[str, str]]]:
-        """Returns a task's docstring, and (flags, help) of each of its options. Raises UsageError."""
+        """Returns a task's docstring, and (flags, help) of each of its options. Raises UsageError if there is no such
+        task."""
         for context in self.tasks.to_contexts():
             if name in (context.name, *context.aliases):
                 options = [(flags, text or "") for flags, text in context.help_tuples()]
@@ -88,8 +89,9 @@ class TaskFile:
         raise UsageError(f"{self.path}: there is no task '{name}'", hint=self._hint([]))
 
     def steps(self, tokens: Sequence[str], inventory: Inventory | None, *, chosen: bool) -> list[Step]:
-        """Returns the steps that the arguments request, in their order. inventory: the hosts of tasks that name none;
-        None: there is no inventory. chosen: the user chose these hosts; they replace the hosts that a task names."""
+        """Returns the steps that the arguments request, in their order. inventory: the hosts for tasks that name none,
+        or None if there is no inventory. chosen: whether the user chose these hosts, which then replace the hosts that
+        a task names."""
         parser = Parser(initial=ParserContext(), contexts=self.tasks.to_contexts())
         try:
             found = parser.parse_argv(list(tokens))[1:]
@@ -110,8 +112,8 @@ class TaskFile:
     def _expanded(
         self, calls: Sequence[Any], inventory: Inventory | None, chosen: bool, requested: bool
     ) -> Iterator[Step]:
-        """Yields the steps of these calls. A task's `pre` and `post` tasks run once, on the head, unless they name
-        hosts, as with fabric."""
+        """Yields the steps of these calls. As in fabric, a task's `pre` and `post` tasks run once, on the head, unless
+        they name hosts. requested: whether the user requested these calls."""
         for call in calls:
             call = Call(call) if isinstance(call, Task) else call
             yield from self._expanded(call.pre, inventory, chosen, False)
@@ -135,7 +137,8 @@ class TaskFile:
 
 
 def _where(task: Any) -> Where:
-    """Returns where a task runs, by the annotation of its first parameter: Group: "group"; invoke's Context: "here"."""
+    """Returns where a task runs, by the annotation of its first parameter: "group" for a Group, "here" for invoke's
+    Context, "each" for any other."""
     first = next(iter(inspect.signature(task.body).parameters.values()), None)
     annotation = getattr(first and first.annotation, "__name__", None) or str(first and first.annotation)
     annotation = annotation.rpartition(".")[2].strip("'\"")
@@ -185,7 +188,7 @@ def _why(error: BaseException) -> str | None:
 
 
 def where_of(error: BaseException, file: Path) -> str:
-    """Returns FILE:LINE of an error: the innermost line in the folder of `file`, else the innermost line of all."""
+    """Returns FILE:LINE of an error: the innermost line in the folder of `file`, or else the innermost line."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -44,7 +44,7 @@ _of_thread = threading.local()
 
 
 def current_sink() -> Sink | None:
-    """Returns the sink of this thread's output; None: the output goes to fleet's own stdout and stderr."""
+    """Returns the sink of this thread's output, or None if the output goes to fleet's own stdout and stderr."""
     return getattr(_of_thread, "sink", None)
 
 
@@ -59,8 +59,8 @@ def printing_to(sink: Sink | None) -> Iterator[None]:
 
 
 class Printed:
-    """Replaces sys.stdout or sys.stderr while tasks run. Writes to the sink of the current thread; without one, to
-    `real`, the stream that it replaces."""
+    """Replaces sys.stdout or sys.stderr while tasks run. Writes to the sink of the current thread. Without a sink, it
+    writes to `real`, the stream that it replaces."""
 
     def __init__(self, name: Name, real: Any) -> None:
         self.name, self.real = name, real
@@ -93,12 +93,12 @@ def printed_by_host() -> Iterator[None]:
 
 @dataclass
 class TaskState:
-    """Holds the state that the tasks of one `fleet play` share. inventory: all hosts, any of which a task may connect
-    to.
+    """Holds the state that the tasks of one `fleet play` share. inventory: all hosts; a task may connect to any of
+    them.
 
     runtime: None while a task file is only read. passwords: host name -> the password in its connection's
     `connect_kwargs`. opened: functions that close what tasks opened. claimed: path of a file on the head -> the host
-    that a task fetches it from."""
+    from which a task fetches it."""
 
     inventory: Inventory
     runtime: Runtime | None = None
@@ -108,8 +108,8 @@ class TaskState:
     claimed: dict[str, str] = field(default_factory=dict)
 
     def claim(self, path: str, host: str) -> None:
-        """Reserves the file `path` of the head for what is fetched from `host`. Raises UsageError if it is reserved for
-        another host: both would write to it at once."""
+        """Reserves the file `path` of the head for what is fetched from `host`. Raises UsageError if the file is
+        reserved for another host, because both would write to it at once."""
         other = self.claimed.setdefault(path, host)
         if other != host:
             raise UsageError(
@@ -130,9 +130,9 @@ class TaskState:
         return self.passwords.get(host.name)
 
     def host(self, name: str, **given: Any) -> Host:
-        """Returns the inventory's host with that name, else with that address, else a new one, which ~/.ssh/config may
-        describe. Values in `given` (user, port, identity_file, proxy_jump) replace the host's own. Raises UsageError if
-        `name` can be none of these."""
+        """Returns the inventory's host with that name, or else the one with that address, or else a new host, which
+        ~/.ssh/config may describe. Values in `given` (user, port, identity_file, proxy_jump) replace the host's own.
+        Raises UsageError if `name` cannot be the name or the address of a host."""
         known = [host for host in self.inventory.hosts if host.name == name] or [
             host
             for host in self.inventory.hosts

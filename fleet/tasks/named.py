@@ -18,15 +18,16 @@ class NamedTasks:
 
     @classmethod
     def of(cls, token: str) -> NamedTasks | None:
-        """Returns the tasks that an argument names; None if it names no Python file or package, but a YAML playbook."""
+        """Returns the tasks that an argument names, or None if it names no Python file or package, but a YAML
+        playbook."""
         path, colon, task = token.rpartition(":")
         if not (colon and _is_python(Path(path))):
             path, task = token, ""
         return cls(Path(path), task or None) if _is_python(Path(path)) else None
 
     def imports_tasks(self) -> bool:
-        """Returns whether the file can have tasks: by its name, or because it imports fabric, invoke or a `task`. True
-        for a folder and for a missing file; its reader reports errors."""
+        """Returns whether the file can have tasks: it has such a name, or it imports fabric, invoke or a `task`.
+        Returns True for a folder and for a missing file, because the reader of the tasks reports errors."""
         named = self.task or self.path.name in ("tasks.py", "fabfile.py") or not self.path.is_file()
         return bool(named or _TASKS.search(self.path.read_bytes()))
 

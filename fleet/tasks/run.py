@@ -57,7 +57,8 @@ class TasksPlan:
 
 
 def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report: None) -> Report:
-    """Runs the steps, up to the first one that fails. on_step: called with each step when it has ended."""
+    """Runs the steps, up to the first one that fails. on_step: is called with each step and its report, when the step
+    has ended."""
     results: dict[str, Result] = {}
     reports: list[Report] = []
     with printed_by_host():
@@ -81,7 +82,7 @@ def run(plan: TasksPlan, runtime: Runtime, on_step: OnStep = lambda step, report
 
 
 class _Running:
-    """Runs one step. over: its task ended the whole play, by invoke's Exit."""
+    """Runs one step. over: whether its task ended the whole play, by raising invoke's Exit."""
 
     def __init__(self, file: TaskFile, step: Step, runtime: Runtime) -> None:
         self.file, self.step, self.runtime = file, step, runtime
@@ -104,7 +105,8 @@ class _Running:
         return ()
 
     def _bounded(self, work: Callable[[], T]) -> T:
-        """Returns the result of `work`. A task's own loop may wait for anything: after a Ctrl-C it gets little time."""
+        """Returns the result of `work`. A task's own loop may wait for anything, so fleet waits for it only for a short
+        time after a Ctrl-C."""
         ((_, outcome),) = fanout.run([None], lambda _: work(), cancel=self.runtime.cancel)
         if isinstance(outcome, BaseException):
             raise outcome
@@ -196,7 +198,7 @@ class _Running:
         return reported
 
     def _as_fleet_error(self, error: BaseException) -> FleetError:
-        if isinstance(error, ThreadException) and error.exceptions:  # from the threads that read a command's output
+        if isinstance(error, ThreadException) and error.exceptions:  # raised by threads that read a command's output
             error = error.exceptions[0].value
         where = where_of(error, self.file.path.resolve())
         if isinstance(error, CommandTimedOut):
@@ -229,7 +231,7 @@ class _Running:
 
 
 def _status(error: BaseException) -> int | None:
-    """Returns the exit status that an error stands for, or None."""
+    """Returns the exit status that an error stands for, or None for an error without one."""
     if isinstance(error, UnexpectedExit):
         return int(error.result.exited)
     if isinstance(error, Exit):

@@ -1,5 +1,5 @@
-"""Runs a task's commands. On a host they run like those of `fleet exec`, and leave nothing there. A command that may
-get input (a watcher, a terminal) runs over a channel of its own."""
+"""Runs a task's commands. On a host, commands run like those of `fleet exec`, and leave nothing on the host. A command
+that may get input (a watcher, a terminal) runs over a channel of its own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Shown(Runner):
             super().write_our_output(stream, string)
 
     def respond(self, buffer_: list[str]) -> None:
-        if self.watchers:  # even without watchers, invoke would join the whole output again at every piece
+        if self.watchers:  # without this test, invoke would join the whole output again at every piece
             super().respond(buffer_)
 
     def ended_by_cancel(self, runtime: Runtime, end: Callable[[], object]) -> None:

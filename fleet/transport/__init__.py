@@ -1,5 +1,5 @@
-"""Lists the transports by name. A new one is a module and a line here. Another package adds one by an entry point of
-the group `fleet.transports`."""
+"""Lists the transports by name. A new transport takes a module, and a line in TRANSPORTS. Another package adds a
+transport by an entry point of the group `fleet.transports`."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ from fleet.node.base.clock import CLOCK, Clock
 from fleet.node.base.wire import at_port
 from fleet.requests.request import Reach
 
+# a pause that shows that this process was suspended; between two checks of limits; between two heartbeats
 HELD_UP_SECONDS, POLL_SECONDS, PING_SECONDS = 3.0, 0.5, 2.0
-KNOWN_SECONDS = 20.0  # in which fleet queries why a batch system ends a job; the job is killed some seconds later
+KNOWN_SECONDS = 20.0  # how long fleet queries why a batch system ends a job, which is killed a little later
 PROGRESS_SECONDS = 120.0  # a disk or file server that hangs for less comes back by itself
 
 
@@ -40,14 +41,14 @@ class Completed:
 
 @dataclass(frozen=True)
 class ConnectOptions:
-    """Holds options. connect_timeout: seconds for TCP, banner, key exchange and authentication together."""
+    """Holds the limits of a connection. connect_timeout: seconds for TCP, banner, key exchange and login together."""
 
     connect_timeout: float = Reach.connect_timeout
 
 
 @dataclass(frozen=True)
 class Target:
-    """Describes where a transport connects for a host. address: a name or a number, as the head has it."""
+    """Describes where a transport connects for a host. address: a name or an IP address, for use on the head."""
 
     address: str
     port: int
@@ -58,8 +59,8 @@ class Target:
 
 
 class Cancel:
-    """A latch that means "stop": set once, watched by every loop that waits. A signal handler may call set() at any
-    moment. count: how often the user requested it. within: seconds in which all must have ended."""
+    """Holds a latch that means "stop". It is set once, and every loop that waits watches it. A signal handler may call
+    set() at any moment. count: how often the user requested the stop. within: seconds in which all must end."""
 
     def __init__(self) -> None:
         self._flag = False
@@ -69,12 +70,12 @@ class Cancel:
         self._lock = threading.Lock()
 
     def set(self, *, asked: bool = True) -> None:
-        """Sets the latch. With `asked` false, a batch system requested it and not the user."""
+        """Sets the latch. asked: the user requested the stop; False if a batch system did."""
         self.count += asked
         if not self._flag:
             self._flag = True
             # A signal handler interrupts the main thread, which may hold the locks that _wake() needs.
-            with suppress(LimitError):  # then the loops see it when they next look
+            with suppress(LimitError):  # no thread could start: each loop sees the flag at its next check
                 unattended("fleet-cancel", self._wake)
 
     def _wake(self) -> None:
@@ -93,7 +94,7 @@ class Cancel:
 
     def on_set(self, callback: Callable[[], object]) -> Callable[[], object]:
         """Registers a callback that must not block. It is called at once if the latch is set already. Returns a
-        function that removes it again, so that the latch keeps no finished host alive."""
+        function that removes the callback again, so that the latch holds no reference to a finished host."""
         key = object()
         with self._lock:
             if not self._event.is_set():
@@ -104,7 +105,7 @@ class Cancel:
 
     @contextmanager
     def calling(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Has on_set() call it while the block lasts."""
+        """Registers the callback with on_set() while the block lasts."""
         undo = self.on_set(callback)
         try:
             yield
@@ -114,8 +115,8 @@ class Cancel:
 
 class Watchdog:
     """Measures how long nothing was received, or how long a peer that is alive made no progress. Time in which this
-    process was suspended (Ctrl-Z) does not count: it shows as a long time between two calls of seconds(), so call that
-    often. limit: seconds of no progress after which a peer is given up."""
+    process was suspended (Ctrl-Z) does not count. Such a time shows as a long interval between two calls of seconds(),
+    so callers must call it often. limit: seconds without progress after which the peer is given up."""
 
     def __init__(self, limit: float = PROGRESS_SECONDS, clock: Clock = CLOCK) -> None:
         self.limit, self._clock = limit, clock
@@ -137,21 +138,21 @@ class Watchdog:
 
 
 class Made(Future[T]):
-    """Holds a thing that one thread makes for all threads. at: when that failed, by time.monotonic()."""
+    """Holds a thing that one thread makes for all threads. at: the time when making it failed, by time.monotonic()."""
 
     at = 0.0
 
 
 class Once(Generic[T]):
-    """Makes things once per key. The first thread that requests one makes it; other threads wait. serves: returns False
-    for a thing that has to be made again. By default that is one that failed."""
+    """Makes things once per key. The first thread that requests a thing makes it; other threads wait for it. serves:
+    returns False for a thing that must be made again. By default, a thing is made again if making it failed."""
 
     def __init__(self, serves: Callable[[Made[T]], bool] = lambda made: made.exception() is None) -> None:
         self._serves, self._lock = serves, threading.Lock()
         self._made: dict[Any, Made[T]] = {}
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        """Returns the thing. Raises the exception that making it raised, a copy for each thread: each adds its host."""
+        """Returns the thing. Raises the error of making it: a copy for each thread, which adds its host."""
         try:
             return self.made(key, make).result()
         except FleetError as error:
@@ -197,7 +198,7 @@ class Channel(Protocol):
         """Returns the unread bytes of stderr without waiting. Only the last 64 KiB are kept."""
 
     def wait(self, timeout: float) -> int | None:
-        """Returns the exit status (128+n for signal n), None if it did not end within `timeout` seconds."""
+        """Returns the exit status (128+n for signal n), or None if the process runs after `timeout` seconds."""
 
     def close(self) -> None:
         """Closes the channel. Never raises."""
@@ -209,10 +210,10 @@ class IgnoresHeartbeats(Protocol):
 
     @property
     def heartbeat_at(self) -> float:
-        """Returns when the last ignored heartbeat arrived, by the session's clock; 0.0: never."""
+        """Returns when the last ignored heartbeat arrived, by the session's clock; 0.0 if none arrived."""
 
     def ignore_heartbeat(self, heartbeat: bytes) -> None:
-        """Has the next recv() drop these bytes and wait on, if nothing else came with them."""
+        """Has the next recv() drop these bytes and wait further, if no other bytes came with them."""
 
 
 @runtime_checkable
@@ -224,16 +225,14 @@ class CanPing(Protocol):
 
 class Session(Protocol):
     """Describes an open, authenticated connection to one host. It is thread-safe and has several channels at once.
-
-    address: the number at which this machine reached the host. None if a gateway did, or if no connection was needed.
-    """
+    address: the IP address at which this machine reached the host; None if a gateway did, or without a connection."""
 
     host: Host
     address: str | None
 
     def start(self, command: str) -> Channel:
-        """Starts a command line, which the node's login shell reads. Callers pass constants and text quoted by
-        shlex.quote only. All other values are sent as JSON to a program of fleet/node."""
+        """Starts a command line, which the node's login shell reads. Callers pass only constants and text that
+        shlex.quote() has quoted. All other values are sent as JSON to a program of fleet/node."""
 
     def close(self) -> None:
         """Closes the connection and all its channels. Never raises."""
@@ -247,18 +246,18 @@ class Transport(Protocol):
     def connect(self, host: Host, cancel: Cancel) -> Session: ...
 
     def resolve(self, host: Host) -> Target | None:
-        """Returns the target of connect(), None if there is no connection to make. Raises ConnectError of kind "config"
-        or "gateway"."""
+        """Returns the target of connect(); None if it opens no connection. Raises ConnectError (config, gateway)."""
 
     def route(self, host: Host) -> tuple[Host, ...]:
         """Returns the gateways to a host, outermost first. Raises ConnectError as resolve() does."""
 
     def close(self) -> None:
-        """Closes the connections that hosts share (to gateways). Never raises."""
+        """Closes the connections to gateways, which hosts share. Never raises."""
 
 
 class Unrouted:
-    """Base of transports that open no connection themselves: they resolve no address and use no gateway."""
+    """Serves as base of transports that open no connection themselves, so they resolve no address and use no
+    gateway."""
 
     def resolve(self, host: Host) -> None:
         return None
@@ -271,15 +270,15 @@ class Unrouted:
 
 
 def clock_of(session: Session) -> Clock:
-    """Returns the clock by which a session's silence is measured: its own, else this machine's."""
+    """Returns the clock by which a session's silence is measured: the session's, or this machine's if it has none."""
     clock: Clock = getattr(session, "clock", CLOCK)
     return clock
 
 
 class JobEnd(NamedTuple):
-    """Describes why a batch system ends a job. code: the exit code of its run. known: False if it has sent a signal,
-    but has not reported the reason yet. Such an end counts neither as a user's cancel nor as a time limit. by: see
-    Verdict; "stop" if a user cancelled the job, which must not begin again then."""
+    """Describes why a batch system ends a job. code: the exit code of its run. known: False if the batch system has
+    sent a signal, but has not reported the reason yet. Such an end counts neither as a user's cancel nor as a time
+    limit. by: "stop" if a user cancelled the job, so it must not begin again; else "queue"."""
 
     why: str
     code: int
@@ -288,8 +287,8 @@ class JobEnd(NamedTuple):
 
 
 def ended(transport: Transport, seconds: float = KNOWN_SECONDS, *, signalled: bool = False) -> JobEnd | None:
-    """Returns why a batch system ends the transport's job, queried for at most that long; None if it does not end it.
-    signalled: this process got a signal, perhaps before its nodes report theirs."""
+    """Returns why a batch system ends the transport's job; None if the job goes on. seconds: the limit of the query.
+    signalled: this process got a signal. Its nodes may report their signals later."""
     ask: Callable[[float, bool], JobEnd | None] | None = getattr(transport, "ended", None)
     return ask(seconds, signalled) if ask is not None else None
 

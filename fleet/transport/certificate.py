@@ -1,5 +1,5 @@
-"""Makes the certificate of one transfer, or of one step of Slurm. Both ends of every link hold it and accept no
-other."""
+"""Makes the certificate of one transfer, or of one step of Slurm. Both ends of every link have this certificate and
+accept no other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs one command on a host, without python there: command.sh starts it and reports how it ended. It ends the command
-when the head requests that, falls silent or is gone.
+"""Runs one command on a host, which needs no python. command.sh starts the command and reports how it ended. It also
+ends the command when the head requests the end, falls silent or is gone.
 
-Its reports are amid the command's own output, after a token that the command cannot know.
+The reports of command.sh lie between bytes of the command's own output. Each report follows a token that the command
+cannot know.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from fleet.transport.frames import NOISE_LIMIT
 from fleet.transport.input import Feed
 from fleet.transport.shell import EATEN, Conversation, foreign
 
-NODE_SILENCE_SECONDS = 60
-STUCK_SECONDS = 2.0  # to wait for the command's status, if other processes of it could not be ended
-# variables that bash (or dash) does not allow to set, or not to any value
+NODE_SILENCE_SECONDS = 60  # a node ends the command if the head sends nothing for so long
+STUCK_SECONDS = 2.0  # wait for the command's status if some of its processes could not be ended
+# variables that bash or dash does not let a script set, or not to every value
 _OF_BASH = (
     "BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_LINENO BASH_SOURCE "
     "BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO OPTIND PPID "
     "RANDOM SECONDS SHELLOPTS SRANDOM UID _"
 )
 READONLY = frozenset(_OF_BASH.split())
-LEFT_MOST = 20
+LEFT_MOST = 20  # most processes that are reported as left running
 STATUS = re.compile(rb"exit (\d{1,3})")
 LEFT = re.compile(rb"left (\d{1,10}) (.*)", re.DOTALL)
 INPUT = re.compile(rb"input (\d{1,10})")
@@ -53,8 +54,9 @@ def command_line() -> str:
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """Describes a command: an argv, or a line for the user's shell. activate: shell code before it. interpreter:
-    the training interpreter in whose environment it runs, and the folder that its path is relative to."""
+    """Describes a command: an argv, or a line for the user's shell. activate: shell code that runs before the command.
+    interpreter: (path, folder) of the training interpreter in whose environment the command runs; the path is relative
+    to the folder."""
 
     argv: Sequence[str] | None
     line: str | None
@@ -63,8 +65,9 @@ class CommandSpec:
     interpreter: tuple[str, str] | None = None
 
     def script(self, key: str, mark: str, grace: float, *, fed: bool = False) -> bytes:
-        """Returns the two lines to send: the shell code, and one that shows if the login shell read the first. fed: the
-        command's standard input is sent, too."""
+        """Returns the two lines to send. The first is the shell code. command.sh reads the second one in its place if
+        the login shell has read the first. key: the token before each report. mark: see Command. fed: the head also
+        sends the command's standard input."""
         argv = (
             [*map(quoted, self.argv)]
             if self.argv is not None
@@ -92,8 +95,8 @@ def quoted(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns quoted arguments as one line of sh. It defines $fleet_nl only if one holds a line end, as that starts a
-    process."""
+    """Returns quoted arguments as one line of sh. It defines $fleet_nl only if an argument holds a line end, because
+    the definition starts a process."""
     return 'fleet_nl=$(printf "\\nx"); fleet_nl=${fleet_nl%x}; ' + text if '"$fleet_nl"' in text else text
 
 
@@ -132,11 +135,12 @@ class _Stream:
 
 
 class Command(Conversation):
-    """Controls a running command. A context manager: leaving it ends the command on the node.
+    """Controls a running command. At the end of a `with` block, the command is ended on the node.
 
-    mark: the value in its processes' environment. grace: seconds between SIGTERM and SIGKILL. feed: its standard input,
-    None: empty. After output(), `status` is the exit status, 128+n for signal n, None if it could not be ended. `left`
-    has (pid, command line) of each process that could not be ended, None if the command ended by itself."""
+    mark: the value of FLEET_EXEC_ID in the environment of the command's processes. grace: seconds between SIGTERM and
+    SIGKILL. feed: the command's standard input; None if it is empty. After output(), `status` is the exit status (128+n
+    for signal n), or None if the command could not be ended. `left` has (pid, command line) of each process that could
+    not be ended; it is None if the command ended by itself."""
 
     def __init__(self, session: Session, spec: CommandSpec, mark: str, grace: float, feed: Feed | None = None) -> None:
         super().__init__(session, session.start(command_line()))
@@ -153,12 +157,12 @@ class Command(Conversation):
         self.send_bytes(b"end\n")
 
     def _send_input(self, feed: Feed, pid: str) -> None:
-        """Sends its standard input over a separate channel. So input that the command does not read holds up no
-        heartbeat."""
+        """Sends the command's standard input over a separate channel, so that unread input delays no heartbeat. pid:
+        the process on the node that waits to become the command."""
         self.send_bytes(f"hold {pid}\n".encode())
         try:
             channel = self.session.start(f"exec sh -c {quote(_PASS_ON)} fleet {pid}")
-            with suppress(ConnectError):  # it may have ended already: its status shows why
+            with suppress(ConnectError):  # its process may have ended already: its status shows why
                 channel.send(b"fleet begins\n")
                 for data in feed.chunks():
                     channel.send(data, patience=math.inf)
@@ -167,7 +171,7 @@ class Command(Conversation):
                 self.clock.sleep(POLL_SECONDS)
             if status == 0 and not feed.over:
                 self.send_bytes(b"eof\n")
-            elif status not in (0, None, 141):  # 141: the command has closed it, or is gone
+            elif status not in (0, None, 141):  # 141: the command has closed its input, or is gone
                 raise HostFailed(f"its standard input broke off there: exit status {status}", host=self.host.name)
         finally:
             feed.over = True
@@ -176,8 +180,8 @@ class Command(Conversation):
         """Yields (0 for stdout or 1 for stderr, bytes) until the command has ended.
 
         silence: seconds without a byte after which the host is lost. timeout: seconds that the command may run.
-        patience: seconds that its end may take after that. Raises ConnectError (lost, protocol), DeadlineError,
-        HostFailed.
+        patience: seconds that the command may take to end after that. Raises ConnectError (lost, protocol),
+        DeadlineError, HostFailed.
         """
         begun = pinged = self.clock.monotonic()
         quiet, late = Watchdog(clock=self.clock), False
@@ -206,7 +210,7 @@ class Command(Conversation):
             yield from self._pieces(received)
             if self._streams[0].ended and self._streams[1].ended:
                 return
-            if self._streams[0].started:  # earlier bytes prove nothing: a forced `cat` returns what fleet sent
+            if self._streams[0].started:  # earlier bytes are no proof: a forced `cat` returns what fleet sent
                 quiet.received()
         # the status follows the report of the end; it may never come if some process could not be ended
         until = self.clock.monotonic() + (STUCK_SECONDS if self.left else patience)
@@ -246,4 +250,4 @@ class Command(Conversation):
         status = self._status(out.started, err.rest or out.rest)
         if status < 128:
             raise HostFailed(f"the shell around the command ended with {status} before it", host=self.host.name)
-        self.status = status  # by a signal that the command sent to all that it could reach
+        self.status = status  # the command sent this signal to all that it could reach

@@ -86,7 +86,8 @@ class Decoder:
 
     @property
     def noisy(self) -> bool:
-        """Returns whether more bytes came than startup files of a login shell print, but no preamble."""
+        """Returns whether more than NOISE_LIMIT bytes came, but no preamble. The startup files of a login shell print
+        less."""
         return not self.started and len(self._buffer) > NOISE_LIMIT
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -114,7 +115,8 @@ class Decoder:
 
 
 def after_preamble(recv: Callable[[], bytes | None]) -> Iterator[bytes]:
-    """Yields a channel's output after the preamble, to its end: without the noise of a login shell's startup files."""
+    """Yields a channel's output from the preamble to the end, without the noise of a login shell's startup files. recv:
+    returns bytes, b"" at the end, None if nothing came yet."""
     noise, begun = b"", b""
     while (data := recv()) != b"":
         if not begun:

@@ -13,7 +13,7 @@ from fleet.transport.base import POLL_SECONDS
 
 
 class Feed(queue.Queue[bytes | Exception]):
-    """Queues the input for one host. over: its command reads no more, or the host is given up."""
+    """Queues the input for one host. over: the host's command reads no more, or the host is given up."""
 
     over = False
 
@@ -29,8 +29,8 @@ class Feed(queue.Queue[bytes | Exception]):
 
 
 def distribute(source: bytes | BinaryIO, feeds: Collection[Feed]) -> None:
-    """Puts each chunk of the source into all feeds, then b"", or the error that reading raised. Ends early if all feeds
-    are over."""
+    """Puts each chunk of the source into all feeds. At the end it puts b"" or, if reading failed, the error into them.
+    It ends early if all feeds are over."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     while not all(feed.over for feed in feeds):
         try:

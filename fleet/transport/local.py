@@ -24,7 +24,7 @@ from fleet.transport.streams import STDERR_BYTES, Started, Streams
 
 READ_BYTES = 1 << 16
 SLICE_SECONDS = 0.2
-END_SECONDS = 2.0  # for a killed process to end
+END_SECONDS = 2.0  # how long to wait for the end of a killed process
 MOST_BYTES = 64 << 20  # limit of the output of a command of this machine
 
 
@@ -39,9 +39,9 @@ def finish(
 ) -> tuple[int | None, bytes, bytes]:
     """Runs a command of this machine. Returns (exit status, stdout, the first part of stderr).
 
-    It kills the command and all its processes after `seconds`, once `cancel` is true, or when stdout has more than
-    `most` bytes. The status is then None, and stdout has at most one byte more. A process that left its group and has
-    stdout open is not waited for. stdin is a file, so that the command can read /dev/stdin twice."""
+    It kills the command and its process group after `seconds`, once `cancel` returns True, or when stdout has more than
+    `most` bytes. The status is then None, and stdout has at most `most` + 1 bytes. It does not wait for a process that
+    left the group and keeps stdout open. stdin is a file, so that the command can read /dev/stdin twice."""
     over, out = time.monotonic() + seconds, bytearray()
 
     def ends() -> bool:
@@ -61,14 +61,14 @@ def finish(
                 poll.register(pipe, select.POLLIN)
                 while not (ended := ends()):
                     is_over = process.poll() is not None and not _is_group(process.pid)
-                    if poll.poll(0 if is_over else SLICE_SECONDS * 1000):  # 0: all is there
+                    if poll.poll(0 if is_over else SLICE_SECONDS * 1000):  # 0: all output is there
                         received = os.read(pipe.fileno(), min(READ_BYTES, most + 1 - len(out)))
                         out += received
                         if not received:
                             break
                     elif is_over:
                         break
-            while not (ended or has_ended(process, SLICE_SECONDS)):  # it has closed its stdout
+            while not (ended or has_ended(process, SLICE_SECONDS)):  # the command closed its stdout
                 ended = ends()
         finally:
             if ended or process.poll() is None:
@@ -83,7 +83,7 @@ def _is_group(number: int) -> bool:
     try:
         os.killpg(number, 0)
     except OSError as error:
-        return isinstance(error, PermissionError)  # another user's
+        return isinstance(error, PermissionError)  # the group is another user's
     return True
 
 
@@ -95,8 +95,8 @@ def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
 
 
 def end(process: subprocess.Popen[bytes], itself: float, terminated: float) -> None:
-    """Ends a child process. It has `itself` seconds before SIGTERM, then `terminated` seconds before SIGKILL. Never
-    raises."""
+    """Ends a child process. The process has `itself` seconds before SIGTERM, then `terminated` seconds before SIGKILL.
+    Never raises."""
     for seconds, signum in ((itself, signal.SIGTERM), (terminated, signal.SIGKILL)):
         if not has_ended(process, seconds):
             process.send_signal(signum)  # sends nothing if another thread has reaped the process
@@ -129,7 +129,8 @@ class ChildProcess:
 
 
 class ProcessChannel(Streams):
-    """Channel of a child process in a session of its own. patience: seconds for it to end after its stdin is closed."""
+    """Runs a child process as a channel, in a session of its own. patience: seconds that the process has to end after
+    its stdin is closed."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class ProcessChannel(Streams):
         poll = self._poll(reading)
         try:
             poll.register(self._stdin, select.POLLOUT)
-        except ValueError:  # closed, by another thread
+        except ValueError:  # another thread has closed it
             raise self._lost() from None
         poll.poll(SLICE_SECONDS * 1000)
 
@@ -187,7 +188,8 @@ class ProcessChannel(Streams):
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
         received = [b"", b""]
-        # before the poll, which then sees all that it wrote; a process that it left running may hold its stderr open
+        # The end is checked before the poll, so that the poll sees all that the process wrote. The end of stderr is not
+        # waited for: another process may keep it open.
         over = 0 not in self._open.values() and self._process.poll() is not None
         try:
             for fd, _ in self._poll(True).poll(timeout * 1000 if self._open and not over else 0):
@@ -209,7 +211,7 @@ class ProcessChannel(Streams):
         return status if status >= 0 else 128 - status
 
     def close(self) -> None:
-        """Closes stdin, which ends every fleet program. Terminates, then kills a process that ignores that."""
+        """Closes stdin, which ends every fleet program. Terminates a process that runs on, then kills it."""
         if not self._stdin.closed:
             self._stdin.close()
         end(self._process, self._patience, self._patience)
@@ -220,7 +222,7 @@ class ProcessChannel(Streams):
 
 
 class LocalSession(Started[ProcessChannel]):
-    """Session whose "connection" is this machine itself."""
+    """Starts channels on this machine, without a connection."""
 
     def _channel(self, command: str) -> ProcessChannel:
         return ProcessChannel(["/bin/sh", "-c", command], self.host, patience=2.0, cwd=Path.home())

@@ -3,10 +3,10 @@
 pdsh 2.34 has these limits, which this module works around:
 
 - It gives its `ssh` no stdin, and passes on only whole lines, up to a NUL. It splits PDSH_SSH_ARGS at blanks, even in
-  quotes. So its PATH has a script called ssh. That script uses the streams with which pdsh was started, and knows the
-  argv that leads to the host's connection.
+  quotes. So pdsh's PATH has a script called ssh. That script uses the streams with which pdsh was started, and knows
+  the argv that leads to the host's connection.
 - It expands %h, %u, %n and %% in the command, too. So each % of the command is doubled.
-- It writes a message about an exit status to stderr, which is not the command's output. So its stderr is dropped.
+- It writes a message about an exit status to stderr, which is not the command's output. So pdsh's stderr is dropped.
 - It reports the largest exit status of all hosts (-S), and has one stdin. So each command has a pdsh of its own, which
   costs a few milliseconds.
 """
@@ -65,7 +65,7 @@ def _pdsh() -> str:
 
 
 class PdshSession(OpensshSession):
-    """Gives access to one host, with one pdsh for each command. env: their environment."""
+    """Gives access to one host, with one pdsh for each command. env: the environment of each pdsh."""
 
     def __init__(self, host: Host, master: Master, pdsh: str, env: Mapping[str, str]) -> None:
         argv = ["/bin/sh", "-c", _START, "fleet", pdsh, "-R", "ssh", "-N", "-S", "-w", host.name.replace(":", "-")]
@@ -90,7 +90,7 @@ class PdshTransport(OpensshTransport):
         super().__init__(options, home=home, hosts=hosts)
 
     def resolve(self, host: Host, cancel: Cancel | None = None) -> Endpoint:
-        given = dict(reversed(self._given))  # of two, ssh takes the first
+        given = dict(reversed(self._given))  # if an option is given twice, ssh takes the first
         user, port = given.get("-l"), given.get("-p", "")
         host = replace(host, user=host.user or user, port=host.port or (int(port) if port.isdigit() else None))
         return super().resolve(host, cancel)
@@ -108,19 +108,19 @@ class PdshTransport(OpensshTransport):
         shim.parent.mkdir()
         shim.write_text(_SHIM)
         shim.chmod(0o700)
-        shim.with_name("pdsh").symlink_to(self._pdsh)  # it looks for itself in PATH
+        shim.with_name("pdsh").symlink_to(self._pdsh)  # pdsh looks for itself in PATH
         return folder
 
     def _session(self, host: Host, master: Master, argv: list[str]) -> PdshSession:
         env = {name: value for name, value in os.environ.items() if name not in _NOT_PDSHS}
-        # PATH has the shim only: if that cannot be started, no other ssh is
+        # PATH has only the shim (the script called ssh): if the shim cannot be started, no other ssh is started
         env |= {"PATH": str(self._folder.path / "bin"), "FLEET_PATH": os.environ.get("PATH", os.defpath)}
         env |= {"PDSH_RCMD_TYPE": "ssh", "FLEET_SSH": shlex.join(argv)}
         return PdshSession(host, master, self._pdsh, env)
 
 
 def _users_arguments() -> list[tuple[str, str]]:
-    """Returns the options that the user gives pdsh's ssh, in its order."""
+    """Returns (option, value) of the options that the user gives pdsh's ssh, in the order of the ssh command line."""
     arguments = [arg for name in ("PDSH_SSH_ARGS_APPEND", "PDSH_SSH_ARGS") for arg in os.environ.get(name, "").split()]
     try:
         given = getopt.gnu_getopt(arguments, _OPTIONS)[0]

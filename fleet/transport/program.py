@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 
-SILENCE_SECONDS = 15.0  # without a byte, after which a host is lost; a verb may have a limit of its own
+SILENCE_SECONDS = 15.0  # a host that sends no byte for so long is lost; a verb may have another limit
 _packing = threading.Lock()
-KIND = (sys.implementation.cache_tag, MAGIC_NUMBER)  # compiled code is of use to a python of this kind only
+KIND = (sys.implementation.cache_tag, MAGIC_NUMBER)  # only a python of this kind can run the compiled code
 BOOT = (
     "import sys;f=sys.stdin.buffer;h=f.readline().split();"
     f"exec(f.read(int(h[1])))if len(h)==3 and h[0]==h[2]and h[1].isdigit()else sys.exit({EATEN})"
@@ -54,8 +54,8 @@ def bootstrap(host: Host) -> str:
     return " ".join(["exec sh -c", shlex.quote(_FIND), "fleet", *map(shlex.quote, extra)])
 
 
-# An import of a module of fleet. A regex finds them in 6 ms for the programs of one launch, ast in 49 ms. A test
-# compares the two.
+# Matches an import of a module of fleet. For the programs of one launch, this regex takes 6 ms, and ast takes 49 ms. A
+# test compares the two.
 _IMPORT = re.compile(rb"^ *from (fleet(?:\.\w+)*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _FOR_TYPES = re.compile(rb"^if TYPE_CHECKING:\n(?: .*\n|\n)+", re.MULTILINE)
 
@@ -70,7 +70,7 @@ def text_of(module: str) -> bytes | None:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Yields the modules of fleet that a module of the node half imports."""
+    """Yields the modules of fleet that a module of the node half imports (the code that runs on hosts)."""
     for package, names in _IMPORT.findall(_FOR_TYPES.sub(b"", text_of(module) or b"")):
         if text_of(package.decode()) is not None:
             yield package.decode()
@@ -79,7 +79,7 @@ def imports(module: str) -> Iterator[str]:
 
 
 def closure(module: str) -> dict[str, bytes]:
-    """Returns the modules that must be sent so that this one can be imported: name -> text, "" for packages."""
+    """Returns the modules that a node needs to import this one: name -> text. The text of a package is ""."""
     found, todo = dict[str, bytes](), {module}
     while todo:
         name = todo.pop()
@@ -97,8 +97,8 @@ def closure(module: str) -> dict[str, bytes]:
 def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType] | None = None) -> bytes:
     """Returns the bytes that the bootstrap reads to run main() of some modules.
 
-    They begin with the length of node/loader.py between two equal tokens. By these the bootstrap sees if the login
-    shell has read a part. The loader's text follows, then the modules and their compiled code."""
+    The first line has the length of node/loader.py between two equal tokens. If they are not equal, the login shell has
+    read a part of the bytes, and the bootstrap ends. The loader's text follows, then the modules and compiled code."""
     body = zlib.compress(marshal.dumps((dict(texts), KIND, marshal.dumps(dict(codes or {}), 2)), 2), 3)
     boot = (text_of("fleet.node.loader") or b"") + f"\nrun(f, {modules.split()!r}, {len(body)})\n".encode()
     return b"fleet %d fleet\n" % len(boot) + boot + body
@@ -106,7 +106,7 @@ def pack(modules: str, texts: Mapping[str, bytes], codes: Mapping[str, CodeType]
 
 @cache
 def compiled(module: str) -> CodeType:
-    """Returns a module's compiled code. Its tracebacks name the file as those of a node do."""
+    """Returns a module's compiled code. Its tracebacks name the module's file as tracebacks of a node do."""
     name = module.replace(".", "/") + ".py"
     code = SourceFileLoader(module, str(files("fleet") / name.partition("/")[2])).get_code(module)
     assert code is not None
@@ -116,8 +116,8 @@ def compiled(module: str) -> CodeType:
 
 @cache
 def read_all() -> None:
-    """Reads all modules of the node half now. So a command that follows a run for days sends the same modules after an
-    upgrade of fleet."""
+    """Reads all modules of the node half now. A command may follow a run for days. After an upgrade of fleet it still
+    sends the modules of its own version."""
     root = Path(str(files("fleet")))
     for path in (*root.glob("node/**/*.py"), *root.glob("protocol/**/*.py")):
         module = ".".join(("fleet", *path.relative_to(root).with_suffix("").parts))
@@ -127,8 +127,8 @@ def read_all() -> None:
 
 @cache
 def shipped(name: str) -> bytes:
-    """Returns the bytes of programs, which are named below fleet.node ("run.stop run.follow"). The first one starts
-    with the spec that follows these bytes. Each other one starts with its own spec: see Program.go_on()."""
+    """Returns the bytes of programs. name: their modules below fleet.node, separated by blanks ("run.stop run.follow").
+    The first program reads its spec right after these bytes. Program.go_on() sends the spec of each later one."""
     modules = [f"fleet.node.{each}" for each in name.split()]
     texts = {module: text for each in modules for module, text in closure(each).items()}
     return pack(" ".join(modules), texts, {name: compiled(name) for name, text in texts.items() if text})
@@ -136,14 +136,14 @@ def shipped(name: str) -> bytes:
 
 def packed(name: str, spec: Mapping[str, Any] | None) -> bytes:
     """Returns the bytes that start a program. spec: None if it is sent later."""
-    with _packing:  # the threads of all hosts call this at the same time, and one packs for all
+    with _packing:  # all hosts' threads call this at once; one thread packs for all
         modules = shipped(name)
     return modules if spec is None else modules + json.dumps(spec).encode() + b"\n"
 
 
 class Program(Conversation):
     """Controls a running program, or several that start one after the other in one process. name: as for shipped().
-    spec: None if go_on() sends it, while python starts already."""
+    spec: None if go_on() sends it later; python starts meanwhile."""
 
     def __init__(self, session: Session, name: str, spec: Mapping[str, Any] | None) -> None:
         super().__init__(session, session.start(bootstrap(session.host)))
@@ -153,7 +153,7 @@ class Program(Conversation):
         self.send_bytes(packed(name, spec))
 
     def go_on(self, spec: Mapping[str, Any]) -> None:
-        """Starts the next program, after frames() of the last one has ended."""
+        """Starts the next program. The caller has read frames() of the previous one to its end."""
         self.name = self._names.pop(0)
         self.send(spec)
 
@@ -184,13 +184,13 @@ class Program(Conversation):
         first: float | None = None,
         watchdog: Watchdog | None = None,
     ) -> Iterator[Frame]:
-        """Yields frames up to and including X, without heartbeats.
+        """Yields frames up to and including EXIT, the last one, without heartbeats.
 
-        silence: seconds without a byte after which the host is lost. first: the same for the first byte, which a busy
-        node sends late; None: as `silence`. deadline: by clock.monotonic(). poll: seconds between two checks of all
-        limits. ping: seconds between heartbeats to the program. watchdog: measures progress: frames, heartbeats that
-        report work, bytes that the program reads. A caller may report other progress to it. Raises ConnectError (lost,
-        stalled, no-python, protocol), DeadlineError, Interrupted.
+        silence: seconds without a byte after which the host is lost. first: the same limit for the first byte, which a
+        busy node sends late; None means `silence`. deadline: the latest time, by clock.monotonic(). poll: seconds
+        between two checks of all limits. ping: seconds between heartbeats to the program. watchdog: measures the time
+        without progress: frames, heartbeats that report work, bytes that the program reads. A caller may report other
+        progress to the watchdog. Raises ConnectError (lost, stalled, no-python, protocol), DeadlineError, Interrupted.
         """
         decoder = self._decoder
         quiet = Watchdog(clock=self.clock)
@@ -207,7 +207,7 @@ class Program(Conversation):
                     return
             if decoder.noisy:
                 raise foreign(self.host.name, decoder.rest)
-            if came and decoder.started:  # earlier bytes prove nothing: a forced `cat` returns what fleet sent
+            if came and decoder.started:  # earlier bytes are no proof: a forced `cat` returns what fleet sent
                 quiet.received()
             came = b""
             if ignoring is not None and decoder.between_frames:
@@ -237,9 +237,9 @@ class Program(Conversation):
             came = data
 
     def _ended(self, decoder: Decoder) -> FleetError:
-        """Returns the error for a stream that ended before its X frame."""
+        """Returns the error for a stream that ended before its EXIT frame."""
         name = self.host.name
-        ended = self._channel.wait(ENDING_SECONDS)  # after it stderr is complete
+        ended = self._channel.wait(ENDING_SECONDS)  # stderr is complete once the process has ended
         text = self._channel.recv_stderr().decode("utf-8", "replace").strip()
         if not decoder.started and ended == 127:
             broken = text.splitlines()[-1][-300:] if "shared librar" in text else ""
@@ -259,7 +259,7 @@ class Program(Conversation):
 
 
 def first_message(program: Program, answer: TypeForm[T], *, timeout: float, cancel: Cancel | None = None) -> T:
-    """Returns the first message of a program that runs on. Raises ProtocolError if that is no `answer`."""
+    """Returns the first message of a program, which runs on. Raises ProtocolError if the message is no `answer`."""
     frames = program.frames(silence=SILENCE_SECONDS, deadline=program.clock.monotonic() + timeout, cancel=cancel)
     message = next((frame.json() for frame in frames if frame.kind == MESSAGE), {})
     return decoded(answer, message, program.host.name)
@@ -273,8 +273,8 @@ def last_message(
     silence: float | None = SILENCE_SECONDS,
     cancel: Cancel | None = None,
 ) -> T:
-    """Returns the last message of a program, which then ends or is followed by the next. Raises ProtocolError if that
-    is no `answer`."""
+    """Returns the last message of a program. Then the program ends, or the next one can start. Raises ProtocolError if
+    the last message is no `answer`."""
     deadline = None if timeout is None else program.clock.monotonic() + timeout
     last: dict[str, Any] = {}
     for frame in program.frames(silence=silence, deadline=deadline, cancel=cancel):

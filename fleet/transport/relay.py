@@ -1,5 +1,5 @@
-"""Channels to processes that an agent (fleet/node/relay) starts. Each is a TLS connection on which both ends send
-frames."""
+"""Defines channels to processes that an agent (fleet/node/relay) starts. Each channel is a TLS connection on which both
+ends send frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SLICE_SECONDS = 0.2
 
 
 class RelayChannel(Streams):
-    """Channel of a process that an agent has started. link: the connection that the agent has opened for it."""
+    """Passes the bytes of a process that an agent has started. link: the connection that the agent has opened for
+    it."""
 
     def __init__(self, link: Link, host: Host) -> None:
         super().__init__(host)
@@ -43,7 +44,7 @@ class RelayChannel(Streams):
         return len(part)
 
     def _flush(self) -> bool:
-        """Sends what is unsent. Returns True if nothing is left."""
+        """Sends the unsent bytes. Returns True if all are sent."""
         while self._unsent:
             try:
                 with self._using:
@@ -61,7 +62,7 @@ class RelayChannel(Streams):
 
     def _poll(self, events: int, seconds: float) -> None:
         poll = select.poll()
-        with contextlib.suppress(ValueError, OSError):  # closed, by another thread
+        with contextlib.suppress(ValueError, OSError):  # another thread has closed it
             poll.register(self._sock, events)
             poll.poll(max(0.0, seconds) * 1000)
 
@@ -112,7 +113,7 @@ class RelayChannel(Streams):
         until = time.monotonic() + timeout
         while not self._ended and time.monotonic() < until:
             with contextlib.suppress(ConnectError):
-                self._flush()  # the end of its input may wait, too
+                self._flush()  # the frame that ends the process's input may be unsent
             with contextlib.suppress(ConnectError):
                 self._take_in()
         return self._status

@@ -16,7 +16,7 @@ from fleet.transport.base import PING_SECONDS, POLL_SECONDS, Cancel, CanPing, Ch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OUTPUT_LIMIT = 64 << 20
+OUTPUT_LIMIT = 64 << 20  # most bytes of a command's output
 # how long a program may take to end after its last message; a lost connection shows at once
 ENDING_SECONDS = 20.0
 
@@ -66,18 +66,19 @@ _ASK = (
     "*) exit 0 ;; esac; "
     'for f in "$@"; do [ -r "$f" ] || continue; echo fleet | timeout 3 "$SHELL" $o -c '
     """'. "$0" >/dev/null 2>&1; read -r x; [ "$x" = fleet ]' "$f"; """
-    # 124: not through in time
+    # 124: it took longer than 3 s
     'case $? in 0 | 124) ;; *) echo "FLEET-GUILTY $f"; exit 0 ;; esac; done'
 )
 
 
 # PAM's messages: no login succeeds before a new password is set
 _EXPIRED = re.compile(r"(?i)password.*(?:has expired|change required|must be changed)")
-_LINE = 500  # most characters of such a line: a node may send any text
+_LINE = 500  # the longest line that is searched: a node may send any text
 
 
 def foreign(host: str, output: bytes, what: str = "fleet's program") -> ConnectError:
-    """Returns the error for a host where another program was started. output: what that printed."""
+    """Returns the error for a host where another program was started. output: the bytes that the other program
+    printed."""
     text = output.decode("utf-8", "replace").strip()
     expired = next((line for line in text.splitlines() if len(line) <= _LINE and _EXPIRED.search(line)), None)
     if expired is not None:
@@ -118,8 +119,8 @@ def stalled(host: str, seconds: float) -> ConnectError:
 
 
 def stdin_eaten(session: Session) -> ConnectError:
-    """Returns the error for a host whose startup files read the stdin of fleet's program. It names the file if it can
-    be found."""
+    """Returns the error for a host whose startup files read the stdin of fleet's program. The error names the file if
+    fleet can find it."""
     try:
         output = run_line(session, f"exec sh -c {shlex.quote(_ASK)}", timeout=10.0).stdout
     except FleetError:
@@ -136,8 +137,8 @@ def stdin_eaten(session: Session) -> ConnectError:
 
 
 class Conversation:
-    """Controls a program that fleet started on a node, over its stdin. A context manager: leaving it ends the
-    program."""
+    """Controls a program that fleet started on a node, over the program's stdin. At the end of a `with` block, the
+    program is ended."""
 
     def __init__(self, session: Session, channel: Channel) -> None:
         self.host, self.session, self.clock = session.host, session, clock_of(session)
@@ -154,11 +155,12 @@ class Conversation:
         self._channel.close()
 
     def send_bytes(self, data: bytes, *, wait: bool = True) -> None:
-        """Sends bytes to its stdin, from any thread. wait: without it, nothing is sent while another thread sends."""
+        """Sends bytes to the program's stdin, from any thread. With `wait` false, it sends nothing while another thread
+        sends."""
         if not self._sending.acquire(blocking=wait):
             return
-        # It may have ended already: reading shows why. After a failure nothing more is sent, so that no ping waits for
-        # a node that reads nothing.
+        # The program may have ended already: reading its output shows why. After a failure nothing more is sent, so
+        # that no ping waits for a node that reads nothing.
         try:
             if not self._is_lost:
                 self._channel.send(data)
@@ -168,7 +170,7 @@ class Conversation:
             self._sending.release()
 
     def _silent(self, seconds: float, started: bool, output: bytes) -> FleetError | None:
-        """Returns the error for a program that was silent for so long, None if it has ended."""
+        """Returns the error for a program that sent nothing for `seconds`; None if the program has ended."""
         if not started:  # a startup file may wait for the end of stdin
             self._channel.send_eof()
             if self._channel.wait(PING_SECONDS) is not None:
@@ -185,7 +187,8 @@ class Conversation:
         return silent(self.host.name, seconds)
 
     def _status(self, started: bool, output: bytes) -> int:
-        """Returns its exit status. Raises an error if it did not start, or if the connection is lost."""
+        """Returns the program's exit status. Raises an error if the program did not start, or if the connection is
+        lost."""
         status = self._channel.wait(ENDING_SECONDS)
         if status is None:
             raise lost(self.host.name)

@@ -16,23 +16,27 @@ from fleet.errors import EXIT_CONNECT, EXIT_HOST_FAILED, EXIT_INTERRUPTED, EXIT_
 from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd
 from fleet.transport.local import finish
 
+# time limits of a command of Slurm, and of a short query; the pause between two tries
 ASK_SECONDS, WHY_SECONDS, PAUSE_SECONDS = 30.0, 5.0, 1.0
 PING = "does slurmctld answer? scontrol ping"
-# Slurm's messages after which it is not known if a request was executed. "(connect failure)" is none: it was not sent.
+# Slurm's messages after which it is not known if a request was executed. "(connect failure)" is not one of them: the
+# request was not sent.
 UNSURE = re.compile(
     "timed out|zero bytes|(receive|send|shutdown) failure|connection (refused|reset)|transport endpoint|"
     "unexpected message|communications? (connection )?error|temporarily un|try again|no route|unreachable",
     re.IGNORECASE,
 )
-# The same for all commands except sbatch. Without a controller sbatch has requested nothing; the others got no answer.
+# The same for all commands except sbatch, and one message more. After that message, sbatch has requested nothing, but
+# the other commands got no answer.
 NO_ANSWER = re.compile(f"{UNSURE.pattern}|unable to contact slurm controller", re.IGNORECASE)
-# messages of srun: slurmctld was restarted, and does not know the job's nodes yet, or forgot that it began the job
+# Messages of srun after slurmctld was restarted: slurmctld does not know the job's nodes yet, or forgot that it began
+# the job.
 NOT_YET = re.compile(
     f"{NO_ANSWER.pattern}|memory required by task is not available|job is pending execution", re.IGNORECASE
 )
 WITHIN_SECONDS = 25.0  # a stop ends before Slurm's KillWait, which is 30 s by default
-EARLY_SECONDS = 900.0  # before the time limit: a signal in that time is sent because of the limit (--signal)
-FROZEN_SECONDS = 60.0  # after the time limit at the job's beginning: until then the limit explains its end
+EARLY_SECONDS = 900.0  # in the last seconds before the time limit, a signal is sent because of the limit (--signal)
+FROZEN_SECONDS = 60.0  # a job that ends so soon after the limit that it began with has reached that limit
 JOBS = "FLEET_SLURM_JOBS"  # lab01=17,lab02=18: node -> the job through which it is reached
 # how a job ended -> the exit code of its run, if the run could not report one
 OVER = {
@@ -50,7 +54,8 @@ OVER = {
     "RECONFIG_FAIL": EXIT_CONNECT,
     "OUT_OF_MEMORY": 137,
 }
-# variables of srun, sbatch and MPI, which Slurm's commands take for options or for another step's; and a job's own
+# Variables that Slurm's commands must not get: those of srun, sbatch and MPI, which they take for options or for
+# another step's variables, and those that fleet sets for one job.
 NOT_ITS = re.compile(
     "SLURM_.*|SLURMD_.*|SBATCH_.*|SRUN_.*|SALLOC_.*|SQUEUE_.*|PMI_.*|PMI2_.*|PMIX_.*|FLEET_(CLAIMS|REQUEUES|ARRAY_WAIT)"
 )
@@ -74,7 +79,7 @@ def job_of(environ: Mapping[str, str]) -> str:
 
 
 def jobs_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns node -> job, if each node belongs to another job; {} elsewhere."""
+    """Returns node -> job if each node belongs to a job of its own; {} otherwise."""
     return dict(pair.partition("=")[::2] for pair in environ.get(JOBS, "").split(",") if pair)
 
 
@@ -87,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Refused:
-    """Reports that Slurm refused a request. why: its own message. stderr: all of its stderr."""
+    """Reports that Slurm refused a request. why: Slurm's own message. stderr: the whole stderr of the command."""
 
     why: str
     stderr: str = ""
@@ -110,8 +115,8 @@ def ask_slurm(
     given: Mapping[str, str] = {},
     cancel: Cancel | None = None,
 ) -> Answer:
-    """Runs a command of Slurm. given: variables with options for it; it gets no others of this kind. cancel: ends
-    it."""
+    """Runs a command of Slurm. given: variables with options for the command, which gets no other such variables.
+    cancel: ends the command when it is set."""
     name = argv[0]
     if (program := shutil.which(name)) is None:
         return Refused(f"{name} is not on this machine")
@@ -140,8 +145,8 @@ def ask_slurm(
 
 
 def output_of(answer: Answer, what: str) -> str:
-    """Returns the output of a command that succeeded. Raises UsageError if Slurm refused it, ConnectError if that is
-    not known. what: the beginning of the message."""
+    """Returns the output of a command that succeeded. Raises UsageError if Slurm refused the command. Raises
+    ConnectError if it is not known what Slurm did. what: the beginning of the message."""
     if isinstance(answer, Done):
         return answer.output
     if isinstance(answer, Refused):
@@ -150,7 +155,7 @@ def output_of(answer: Answer, what: str) -> str:
 
 
 def scontrol(stderr: Sequence[str], seconds: float = ASK_SECONDS) -> str:
-    """Returns scontrol's output; an empty text if it is missing, fails or does not answer."""
+    """Returns the output of scontrol; "" if scontrol is missing, fails or does not answer. stderr: its arguments."""
     answer = ask_slurm(["scontrol", *stderr], seconds=seconds)
     return answer.output if isinstance(answer, Done) else ""
 
@@ -170,13 +175,13 @@ def shown_fields(job: str, output: str) -> dict[str, str]:
 def why_over(
     job: str, nodes: Sequence[str] = (), *, signalled: bool = False, seconds: float = KNOWN_SECONDS
 ) -> JobEnd | None:
-    """Returns why Slurm is ending a job; None if the job goes on. nodes: the job's. signalled: its steps got a signal.
-    seconds: the time to query slurmctld."""
-    seconds = seconds if signalled else min(seconds, WHY_SECONDS)  # nothing indicates that it ends the job
+    """Returns why Slurm is ending a job; None if the job goes on. nodes: names of the job's nodes. signalled: the job's
+    steps got a signal. seconds: the limit of the query to slurmctld."""
+    seconds = seconds if signalled else min(seconds, WHY_SECONDS)  # unsignalled, the job likely goes on
     answer = _patiently(["scontrol", "show", "job", "-o", job], seconds)
     shown = shown_fields(job, answer.output) if isinstance(answer, Done) else {}
     if not shown:
-        # set since 23.02, as it was when the job began; the limit may have changed since
+        # Slurm sets this variable since 23.02, to the limit at the job's begin. The limit may have changed later.
         limit = os.environ.get("SLURM_JOB_END_TIME", "") if os.environ.get("SLURM_JOB_ID") == job else ""
         if signalled and limit.isdecimal() and 0 <= time.time() - int(limit) < FROZEN_SECONDS:
             return JobEnd("ended by Slurm: TIMEOUT", OVER["TIMEOUT"])
@@ -184,11 +189,11 @@ def why_over(
         text = f"ended by a signal of Slurm's; why is not known: {why}"
         return JobEnd(text, EXIT_INTERRUPTED, known=False) if signalled else None
     name, more = shown.get("JobState", ""), ""
-    if name == "COMPLETING":  # hides the reason
+    if name == "COMPLETING":  # this state hides the reason
         name, more = _completing(shown, nodes)
     elif name == "PENDING":  # slurmctld was restarted without the job's start on record: it begins the job again
         name = "REQUEUED"
-    elif name == "RUNNING" and signalled and _preempted(shown):  # it runs until its GraceTime is over
+    elif name == "RUNNING" and signalled and _preempted(shown):  # the job runs on for its GraceTime
         name = "PREEMPTED"
     elif name == "RUNNING" and signalled and (epoch(shown.get("EndTime", "")) or inf) - time.time() < EARLY_SECONDS:
         name = "TIMEOUT"
@@ -207,8 +212,8 @@ def _patiently(argv: Sequence[str], seconds: float) -> Answer:
 
 
 def _completing(shown: Mapping[str, str], nodes: Sequence[str]) -> tuple[str, str]:
-    """Returns (why, more text) for a completing job, from indirect signs. Its NodeList and Restarts are already those
-    of the next attempt."""
+    """Returns (why, more text) for a completing job, from indirect signs. The NodeList and Restarts of such a job are
+    already those of the next attempt."""
     if _preempted(shown):
         return "PREEMPTED", ""
     if shown.get("Reason") == "TimeLimit":
@@ -243,7 +248,8 @@ def epoch(date: str) -> float | None:
 
 def fields(line: str) -> dict[str, str]:
     """Returns the KEY=VALUE fields of a line that scontrol writes with -o, or of a line that begins with blanks. Of two
-    fields with the same name it is the first: since 25.11 the job's command line (SubmitLine) follows."""
+    fields with the same name, the first counts: since Slurm 25.11, the job's command line (SubmitLine) follows the
+    fields and may look like one."""
     found = dict[str, str]()
     for token in line.split():
         name, equals, value = token.partition("=")

@@ -1,8 +1,8 @@
-"""The transport within a Slurm allocation: it reaches hosts by a job step (step.py).
+"""Defines the transport within a Slurm allocation, which reaches hosts by a job step (step.py).
 
-Slurm ends all processes of a step with it, by its cgroup, also those with a session of their own. So the processes of a
-run last as long as the step of the head process that leads it. Each other command of fleet has a step of its own
-(`--overlap`: it shares CPUs, memory and GPUs with the others), which ends with the command.
+When a step ends, Slurm ends all processes in the step's cgroup, also those with a session of their own. So the
+processes of a run last as long as the step of the head process that leads it. Each other command of fleet has a step of
+its own (`--overlap`: it shares CPUs, memory and GPUs with the others), which ends with the command.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fleet.transport.slurm import PAUSE_SECONDS, job_of, jobs_of, why_over
 from fleet.transport.step import Step
 from fleet.transport.streams import Started
 
-IMAGE_SECONDS = 900.0  # for pyxis to fetch an image and unpack it
+IMAGE_SECONDS = 900.0  # pyxis, Slurm's container plugin, has so long to fetch and unpack an image
 UNANSWERED_SECONDS = 60.0  # a step is requested again for so long, in case slurmctld is being restarted
 
 
 class SrunSession(Started[RelayChannel]):
-    """Holds the session of a host of the step. Its address is the one that the host's agent connected from."""
+    """Gives access to a host of the step. address: the address from which the host's agent connected."""
 
     def __init__(self, step: Step, host: Host, link: Link, seconds: float) -> None:
         super().__init__(host, link.sock.getpeername()[0])
@@ -51,7 +51,8 @@ class SrunTransport(Unrouted):
         self._container: Sequence[str] = ()
 
     def contain(self, options: Sequence[str]) -> None:
-        """Has the steps of this transport start in a container. options: srun's. Call it before connect()."""
+        """Has the steps of this transport start in a container. options: srun's options for the container. Call
+        contain() before connect()."""
         self._container = options
 
     def connect(self, host: Host, cancel: Cancel) -> Session:
@@ -60,7 +61,7 @@ class SrunTransport(Unrouted):
         seconds = max(self._seconds, IMAGE_SECONDS) if self._container else self._seconds
         while True:
             step = self._steps.get(job, lambda: Step(job, hosts, self._container))
-            if self._closed:  # while the step was made
+            if self._closed:  # close() was called while the step was made
                 step.close()
             try:
                 return SrunSession(step, host, step.agent(host, seconds, cancel), self._seconds)

@@ -1,6 +1,6 @@
 """Runs one step of Slurm with an agent on each node, which starts the processes that fleet requests.
 
-srun also reads its options from SLURM_*, which a batch script's environment is full of. So it gets none of them.
+srun also reads options from variables SLURM_*. A batch script's environment has many of them, so srun gets none.
 
 srun sends its stdin to all tasks, so only their output can identify them. An agent prints the digest of a random token.
 srun labels the line with the task (`--label`), and tasks are in the order of `--nodelist` (`--distribution=arbitrary`).
@@ -44,17 +44,18 @@ STRANGERS = 64  # most connections at once that have not proved who they are
 END_SECONDS = 5.0
 PROOF = re.compile(b" *([0-9]{1,9}): %s\n" % PRINTED.replace("%s", "([0-9a-f]{64})").encode())
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# a step's variables about its own tasks: a library that reads them would believe that it is such a task
+# Variables that srun sets for its own tasks. A library that reads them would believe that its process is such a task.
 OF_TASKS = (
     "SLURM_(STEP.*|TASK.*|NTASKS.*|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN_.*|LAUNCH_.*|CPU_BIND.*|MEM_BIND.*|"
     "DISTRIBUTION|PRIO_PROCESS|UMASK|TOPOLOGY_.*|CPUS_ON_NODE|CPUS_PER_TASK)|SRUN_.*|PMI_.*|PMI2_.*|PMIX_.*"
 )
-BY_PYXIS = "|RANK|LOCAL_RANK"  # it sets them for images of PyTorch
+BY_PYXIS = "|RANK|LOCAL_RANK"  # pyxis, Slurm's container plugin, sets them for images of PyTorch
 OF_PYXIS = re.compile("^.*error: (pyxis: .*)", re.MULTILINE)
 
 
 class Step:
-    """Controls one srun, with an agent on each of `hosts`. container: srun's options for it."""
+    """Controls one srun, with an agent on each of `hosts`. job: the allocation's number. container: the options by
+    which srun starts a container. signalled: Slurm is ending the job."""
 
     def __init__(self, job: str, hosts: Iterable[Host], container: Sequence[str] = ()) -> None:
         if (srun := shutil.which("srun")) is None:
@@ -104,8 +105,8 @@ class Step:
         return [(address, port) for address in dict.fromkeys(found) if address is not None]
 
     def _learn(self) -> None:
-        """Reads the digest of each host's task from srun's output. The first one of a task is its agent's, because no
-        other process runs there yet."""
+        """Reads the digest of each host's task from srun's output. The first digest of a task is its agent's, because
+        no other process runs in the task yet."""
         assert self._srun.process.stdout
         names = dict(enumerate(self._hosts))
         with self._srun.process.stdout as lines:
@@ -170,8 +171,8 @@ class Step:
             cancel.set(asked=False)
 
     def agent(self, host: Host, seconds: float, cancel: Cancel) -> Link:
-        """Returns the connection of the host's agent, when it is open. cancel: a latch to set if Slurm ends the job.
-        Raises ConnectError."""
+        """Waits up to `seconds` for the host's agent, and returns its connection. cancel: a latch to set if Slurm ends
+        the job. Raises ConnectError."""
         self._cancels.add(cancel)
         cancel.within = min(cancel.within, WITHIN_SECONDS)
         return self._there(host, seconds, cancel)
@@ -180,7 +181,7 @@ class Step:
         until = time.monotonic() + seconds
         with self._changed:
             while (link := self._agents.get(host.name)) is None:
-                # without a container on one node, srun goes on with those of the others
+                # if pyxis cannot start the container of one node, srun still runs those of the other nodes
                 if has_ended(self._srun.process) or self._container and OF_PYXIS.search(self._srun.stderr):
                     break
                 if time.monotonic() >= until or cancel.is_set():
@@ -198,7 +199,8 @@ class Step:
 
     @property
     def unanswered(self) -> bool:
-        """Returns whether slurmctld gave srun no answer, or a passing one, so that nothing was started."""
+        """Returns whether srun ended and started nothing because slurmctld, Slurm's controller, did not answer or was
+        not ready yet."""
         lines = self._srun.stderr.splitlines() if has_ended(self._srun.process) and not self._digests else ()
         return any(line.startswith("srun:") and NOT_YET.search(line) for line in lines)
 

@@ -19,8 +19,8 @@ STDERR_BYTES = 64 << 10
 
 
 class Streams:
-    """Base of channels. A transport adds _write, _read and its own methods. Different threads may call recv, send and
-    wait."""
+    """Serves as base of channels. A transport adds _write, _read and its own methods. Different threads may call recv,
+    send and wait."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -29,7 +29,7 @@ class Streams:
         self._errors = b""
 
     def _write(self, data: memoryview) -> int:
-        """Sends some of the bytes. Returns their number, 0 if the process reads none at this moment. Raises
+        """Sends some of the bytes. Returns the number of sent bytes; 0 if the process reads none at this moment. Raises
         ConnectError(kind="lost")."""
         raise NotImplementedError
 
@@ -41,8 +41,8 @@ class Streams:
         """Waits a moment until bytes can be sent or, with `reading`, received."""
 
     def send(self, data: bytes, *, patience: float = SEND_PATIENCE) -> None:
-        """Sends all bytes; blocks while the process reads nothing. Receives its output meanwhile, because a process
-        that writes before it reads on would otherwise wait for ever."""
+        """Sends all bytes; blocks while the process reads nothing. It receives the process's output meanwhile.
+        Otherwise a process that must write before it reads on would wait for ever."""
         view, moved = memoryview(data), time.monotonic()
         while view:
             if count := self._write(view):
@@ -85,7 +85,7 @@ class Streams:
             self._errors = (self._errors + received[1])[-STDERR_BYTES:]
             if received[0] or not received[1]:
                 return received[0]
-            if time.monotonic() >= until:  # stderr alone may never pause
+            if time.monotonic() >= until:  # stderr alone may come without a pause
                 break
         return None
 
@@ -95,7 +95,7 @@ class Streams:
 
 
 class Started(Generic[C]):
-    """Base of sessions whose channels are independent. A transport adds _channel()."""
+    """Serves as base of sessions whose channels are independent. A transport adds _channel()."""
 
     def __init__(self, host: Host, address: str | None = None) -> None:
         self.host, self.address = host, address

@@ -1,4 +1,4 @@
-"""`fleet build deepspeed`, `fleet build PATH`"""
+"""Runs `fleet build deepspeed` and `fleet build PATH`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def build(what: str, ops: str, env: tuple[str, ...], **given: Any) -> int:
 
 
 def show(report: Report) -> None:
-    """Prints where the wheel is, and then which hosts have it. With -q only where a failure's log is."""
+    """Prints where the wheel is, and then which hosts have it. With -q it prints nothing if all went well."""
     if report.ok and settings_of().quiet:
         return
     built = report.read(Built)

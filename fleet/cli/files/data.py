@@ -1,4 +1,4 @@
-"""Shows data and wheels of `fleet sync`; and `fleet get`, which fetches data."""
+"""Shows the data and wheels of `fleet sync`, and runs `fleet get`, which fetches data."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from fleet.model import Report, Result, grouped
 from fleet.requests.runs import Get
 from fleet.rules.units import counted, few, size_text
 
-FEW = 6
-BAR_COLUMNS = 100  # of a terminal; on a narrower one the text needs the room of a bar
-RATE_SECONDS = 5.0
+FEW = 6  # so many nodes are shown one by one
+BAR_COLUMNS = 100  # a terminal with fewer columns shows no bar: the text needs the room
+RATE_SECONDS = 5.0  # the rate is the mean over so long
 # state -> how the table names it for a host that is not done
 LABELS = {"there": "has", "other": "has another", "absent": "lacks", "broken": "has a part of", "unknown": "not known:"}
 
 
 class DataLine(ProgressLine):
     """Draws the progress of a transfer: percent of all bytes, the mean rate of a node, the time left, and each node's
-    percentage or state. Of more than FEW nodes it counts how many are in which state. Progress.what is the state."""
+    percentage or state. If there are more than FEW nodes, it counts how many are in which state. A node's state is the
+    `what` of its last Progress."""
 
     info = "note: "
 
@@ -60,7 +61,7 @@ class DataLine(ProgressLine):
 
     def _rate(self, seconds: float, done: float) -> float:
         """Returns bytes a second, over the last few seconds."""
-        if self._seen and seconds < self._seen[-1][0]:  # another round
+        if self._seen and seconds < self._seen[-1][0]:  # another round began
             self._seen.clear()
         self._seen.append((seconds, done))
         while len(self._seen) > 2 and seconds - self._seen[0][0] > RATE_SECONDS:
@@ -87,7 +88,7 @@ class DataLine(ProgressLine):
 
 
 def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
-    """Prints which of the nodes' own files stayed, and where those that were replaced are kept."""
+    """Prints which of the nodes' own files stayed, and the folders that keep the replaced ones."""
     answers = list(answers)
     for left, names in grouped((tuple(one.left or ()), host) for host, one in answers).items():
         if left:
@@ -99,7 +100,7 @@ def warn_of_own(answers: Iterable[tuple[str, Synced | Received]]) -> None:
 
 
 def warn_of_source(whole: Mirrored | Broadcasted) -> None:
-    """Prints what of a source does not arrive unchanged."""
+    """Prints which parts of a source do not arrive unchanged."""
     for path in whole.skipped:
         inform(f"warning: left out {clean(path)}: neither file, folder nor link")
     if whole.hard_links:

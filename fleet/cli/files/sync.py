@@ -1,4 +1,4 @@
-"""`fleet sync [SRC] [--to DEST]`"""
+"""Runs `fleet sync [SRC] [--to DEST]`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fleet.cli.line.shipped import topics
 
 F = TypeVar("F", bound=Callable[..., Any])  # the function that a decorator gets
 COMMON, DAILY = "Common options", "Options of a day"
-MANY, ALL = 25, "fleet.help-all"  # options that need a short help; key of a context's `meta`
+MANY, ALL = 25, "fleet.help-all"  # with more options a verb's help is short at first; key of a context's `meta`
 ONLY_LOOKS = "no run is stopped"  # printed if a verb that only shows runs is interrupted
 # the limits of a number in click's help; they are left out, because an error shows them
 _RANGE = re.compile(r"; [\d.<=>x]*x[\d.<=>]+(?=\])|  \[[\d.<=>x]*x[\d.<=>]+\]")
@@ -62,7 +62,7 @@ def parsed(argv: Sequence[str], group: click.Group, **more: Any) -> list[click.C
     ClickException for an invalid line. more: arguments of the contexts."""
     command: click.Command | None = group
     ctx, rest, found = None, list(argv[1:]), list[click.Context]()
-    while command is not None and (rest or not isinstance(command, click.Group)):  # an empty group prints help
+    while command is not None and (rest or not isinstance(command, click.Group)):  # a group without a verb prints help
         with command.make_context(command.name, rest, parent=ctx, **more) as ctx:
             found.append(ctx)
             if not isinstance(command, click.Group) or not (left := rest_of(ctx)):
@@ -93,7 +93,8 @@ class OneOf(click.Choice[str]):
 
 
 class FleetOption(click.Option):
-    """An option. daily: a verb with many options shows it on its first screen. section: of its verb's help."""
+    """An option of fleet. daily: it is in the short help of a verb with many options. section: the section of its
+    verb's help that lists it."""
 
     def __init__(self, *args: Any, daily: bool = False, section: str | None = None, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
@@ -150,8 +151,8 @@ class HelpContext(click.Context):
 class Verb(click.Command):
     """A command whose help has sections and examples; with many options the help shows the daily ones only.
 
-    sections: the headings of its options, in order; options without a section are under "Options". interrupted: what
-    Ctrl-C does to it, as a sentence; None: the command stops in an orderly way."""
+    sections: the headings of its options, in order; options without a section are under "Options". interrupted: a
+    sentence that says what Ctrl-C does; None if the command stops in an orderly way."""
 
     context_class = HelpContext
 
@@ -174,7 +175,8 @@ class Verb(click.Command):
 
     @property
     def has_many(self) -> bool:
-        """Returns whether its first help shows the daily options only."""
+        """Returns whether the verb has so many options that its help shows the daily ones only, unless --help-all is
+        given."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         return sum(not isinstance(option, CommonOption) for option in options) > MANY
 

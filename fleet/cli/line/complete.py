@@ -33,9 +33,9 @@ from fleet.model import Inventory
 from fleet.protocol.state import is_run_id
 
 VARIABLE = "_FLEET_COMPLETE"
-MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than one waits for a Tab
+MAX_BYTES = 2 << 20  # a larger inventory would take longer to read than a user waits for a Tab
 
-# Click's own script, except that it reads by line (click's for loop globs), and passes the whole line and its cursor.
+# Click's own script, except that it reads by line (click's for loop globs), and passes the line up to the cursor, too.
 _BASH = """\
 %(complete_func)s() {
     local completion
@@ -52,7 +52,7 @@ COMP_BREAKS=$COMP_WORDBREAKS %(complete_var)s=bash_complete "$1" 2>/dev/null)
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
-# click's own script splits a value at its commas
+# Click's own script would split a value at its commas; this one does not.
 _FISH = """\
 function %(complete_func)s
     for completion in (env %(complete_var)s=fish_complete COMP_WORDS=(commandline -cp | string collect) \
@@ -73,8 +73,8 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class _Line(ShellComplete):
-    """Completes files after launch's SCRIPT or exec's command, and no options of fleet: what follows belongs to that
-    command."""
+    """Completes fleet's verbs, options and values. After launch's SCRIPT or exec's command it completes only files,
+    because the tokens there belong to the script or command."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         assert isinstance(self.cli, click.Group)
@@ -98,8 +98,8 @@ def _is_of_the_command(cli: click.Group, args: list[str]) -> bool:
 
 
 class Bash(_Line, BashComplete):
-    """Completes in bash. It breaks tokens at its own characters, ':' and '=' among them, and takes only the text after
-    the last one."""
+    """Completes in bash. bash breaks tokens at certain characters, such as ':' and '=', and takes only the text after
+    the last of these characters."""
 
     source_template = _BASH
 
@@ -117,15 +117,15 @@ class Bash(_Line, BashComplete):
 
 
 def _split(line: str) -> list[str]:
-    """Splits a line that may end in the middle of a quoted token. The last item is what is being typed, "" after a
-    blank."""
+    """Splits a line that may end in the middle of a quoted token. The last item is the token that is being typed; it is
+    "" after a blank."""
     *tokens, last = split_arg_string(line + "\0")  # \0 joins the token that is being typed, unless a blank ended it
     return [*tokens, last.removesuffix("\0")]
 
 
 def complete(cli: click.Command, instruction: str) -> int:
-    """Runs completion. `_FLEET_COMPLETE=bash_source fleet` prints the shell's function, which then calls with
-    `bash_complete`."""
+    """Runs completion. `_FLEET_COMPLETE=bash_source fleet` prints a function for the shell, which then runs fleet with
+    `bash_complete` at each Tab. Returns the exit code."""
     add_completion_class(Bash)
     add_completion_class(type("Zsh", (_Line, ZshComplete), {}))
     add_completion_class(type("Fish", (_Line, FishComplete), {"source_template": _FISH}))
@@ -142,8 +142,8 @@ def complete(cli: click.Command, instruction: str) -> int:
 
 # -- values ------------------------------------------------------------------------------------------------------
 def _inventory(ctx: click.Context, explicit: str | None = None) -> Inventory | None:
-    """Returns the inventory of -i (anywhere on the line), else the one that fleet would find. None if none can be
-    read."""
+    """Returns the inventory that -i names, anywhere on the line; without -i, the one that fleet would find. Returns
+    None if no inventory can be read."""
     with suppress(Exception):
         options = os.environ.get("COMP_LINE", "").partition(" -- ")[0]
         line = re.search(r"\s(?:-i\s*|--inventory[=\s]\s*)([^\s'\"]+)", options)

@@ -31,7 +31,7 @@ _STOP = re.compile(r"(?<=[\w\"')\]])[.,:]+$")  # punctuation of the sentence aro
 _HOLE = re.compile(r"[A-Z][A-Z_]*|.*(?:=[A-Z]+|\.\.\.)|~/PROJECT")  # a placeholder that the reader fills in
 _ANSWERS = re.compile(r"--help(-all)?|--version|-\w*h")
 FORCES = {"--force", "-y", "--yes", "--no-preflight", "--max-delete", "--share", "--replace-key"}
-# fleet's own options, of which only the value is judged as a secret, and not the name
+# fleet's own options. Their names do not mark a secret, so _leaks() examines only their values
 OWN = {
     *("--password-file", "--secret-file", "--replace-key", "--key-type", "--prompt-for-sudo-password"),
     *("--env", "--env-expand", "--var"),
@@ -59,8 +59,8 @@ def quote(token: str) -> str:
 
 
 def proposed(hint: str | None, *, selection: bool = True, again: bool = True) -> str | None:
-    """Returns the hint of as_typed(), without the parts that would fail here; None if no part is left. again: the
-    running line itself may be proposed."""
+    """Returns the hint with the options of the user's line (see as_typed()), without the parts whose commands would
+    fail here. Returns None if no part is left. again: the hint may propose the running line itself."""
     text, line = as_typed(hint or "", selection=selection), the_line()
     if line.group is None or "fleet " not in text:
         return text or None
@@ -75,8 +75,8 @@ def proposed(hint: str | None, *, selection: bool = True, again: bool = True) ->
 
 
 def as_typed(hint: str, *, selection: bool = True) -> str:
-    """Returns the hint, with the -i, --on, -w, -x and --transport of the user's line before the verbs of its commands.
-    selection: include -w and -x; False if they may be the cause of the error."""
+    """Returns the hint. Each of its commands gets the -i, --on, -w, -x and --transport of the user's line, before the
+    verb. selection: include -w and -x; False if they may be the cause of the error."""
     settings, launch = settings_of(), the_line().launch
     flags = {
         "-i": settings.inventory,
@@ -135,8 +135,8 @@ def in_document(value: Any, key: str = "", **may: bool) -> Any:
 
 # -- whether a command would work here
 def _commands(part: str, *, quoted: bool = False) -> Iterator[list[str]]:
-    """Yields the argv of each command in a part of a hint. quoted: include those that contain quotes, which may be
-    prose."""
+    """Yields the argv of each command in a part of a hint. quoted: include unquoted commands that contain a single
+    quote; such a match may be prose."""
     for found in _COMMAND.finditer(part):
         if quoted or found[2] is None or "'" not in found[2]:
             with suppress(ValueError):
@@ -149,7 +149,7 @@ def _forces(part: str) -> bool:
 
 def fits(argv: Sequence[str], group: click.Group, again: bool) -> bool:
     """Returns whether fleet takes a command line. Its files must exist or have been typed, the inventory must have its
-    hosts, and no secret may be masked in it. What is not known does not count against it."""
+    hosts, and no secret may be masked in it. A condition that cannot be checked counts as met."""
     typed = the_line().typed
     if any(token.endswith("***") for token in argv):
         return False
@@ -186,8 +186,8 @@ def _is_here(name: str, typed: Sequence[str]) -> bool:
 
 
 def _has_hosts(settings: Settings) -> bool:
-    """Returns whether the inventory has the hosts of -w and -x. Only the running line's inventory is read: a node may
-    have named any other."""
+    """Returns whether the inventory has the hosts of -w and -x. Reads only the inventory of the running line (see
+    Line.here). Returns True for another inventory, because a node may have sent its path."""
     from fleet.inventory.select import select
 
     hosts, exclude = settings.hosts, settings.exclude

@@ -67,11 +67,11 @@ class Settings:
 
 @dataclass
 class Line:
-    """Holds a command line that runs. A process runs one at a time; a playbook's steps are lines of their own.
+    """Holds a command line that runs. A process runs one line at a time; each step of a playbook is a line of its own.
 
-    typed: the argv, with "fleet". group: the click group that parses it. by_itself: it is no step of a playbook.
-    command: the verb, once it runs. inventory: the whole inventory, once it is read. none_live: all hosts reported that
-    no run is live. launch: (argv before the script, the script and after) of a launch that runs."""
+    typed: the argv, with "fleet". group: the click group that parses it. by_itself: a user typed it; it is no step of a
+    playbook. command: the verb, once it runs. inventory: the whole inventory, once it is read. none_live: all hosts
+    reported that no run is live. launch: (argv before the script, the script and after) of a launch that runs."""
 
     typed: tuple[str, ...] = ()
     group: click.Group | None = None
@@ -88,8 +88,8 @@ class Line:
 
     @cached_property
     def here(self) -> tuple[Inventory | None, frozenset[str]]:
-        """Returns (the inventory of -i or of this folder, its hosts' names). (None, empty) if it cannot be read, or can
-        be read only once. No connection is made."""
+        """Returns (the inventory of -i or of this folder, its hosts' names); (None, empty) if the inventory cannot be
+        read, or only once. No connection is made."""
         from fleet.inventory.find import find_inventory, load
 
         with suppress(FleetError, OSError):
@@ -119,5 +119,6 @@ def the_line() -> Line:
 
 
 def settings_of(ctx: click.Context | None = None) -> Settings:
-    """Returns the settings of the running line. ctx: of a line that is only parsed."""
+    """Returns the settings of the running line. ctx: a context of another line, which is only parsed; then the settings
+    of that line."""
     return _line.settings if ctx is None else ctx.find_root().ensure_object(Settings)

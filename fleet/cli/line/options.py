@@ -1,4 +1,4 @@
-"""Defines the common options. They are valid before and after the verb; the ones after it win."""
+"""Defines the common options. These options are valid before and after the verb; values after the verb win."""
 
 from __future__ import annotations
 
@@ -147,14 +147,15 @@ _OPTIONS = {
 }
 
 
-# without meaning for a verb that uses no host
+# common options that have no meaning for a verb that uses no host
 OF_HOSTS = ("inventory", "hosts", "exclude", "transport", "fanout", "connect_timeout")
 
 
 def without(*hidden: str, refused: Mapping[str, str] | None = None, own: Sequence[str] = ()) -> Callable[[F], F]:
-    """Decorator: adds the common options, without these. hidden: accepted, because an alias or a playbook may give them
-    to every verb, but not shown. refused: option -> hint; they are errors, because a user would expect an effect. own:
-    the verb has its own options of these names; the common ones are valid only before the verb."""
+    """Decorator: adds the common options. hidden: options that are accepted but not shown; an alias or a playbook may
+    give them to every verb. refused: option -> hint; such an option is an error, because a user would expect an effect.
+    own: names for which the verb has its own options; the common options of these names are valid only before the
+    verb."""
     refused = refused or {}
 
     def refuse(ctx: click.Context, param: click.Parameter, value: Any) -> None:

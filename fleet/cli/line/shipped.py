@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-# In a clone these are links to the folders next to fleet/, in an installed fleet the folders themselves.
+# In a clone these names are links to the folders next to fleet/; in an installed fleet they are the folders themselves.
 FOLDERS = ("hostfiles", "playbooks", "examples")
 
 
@@ -27,6 +27,7 @@ def topics() -> dict[str, str]:
 
 
 def find(name: str, *folders: str) -> str | None:
-    """Returns the full name of the shipped file with this name or file name, if it is in one of `folders`."""
+    """Returns the full name ("playbooks/demo.yaml") of the shipped file with this full name or file name; None if there
+    is none in `folders`."""
     known = [known for known in shipped() if known.partition("/")[0] in (folders or FOLDERS)]
     return next((full for full in known if name in (full, full.partition("/")[2])), None)

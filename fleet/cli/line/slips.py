@@ -1,4 +1,4 @@
-"""Explains a command line that fleet does not take, with the probably intended line to copy."""
+"""Explains a command line that fleet does not accept, and proposes the line that was probably meant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEANT = {
     "cancel": "stop",
     "doctor": "check",
 }
-# other programs' options that no table has -> fleet's
+# other programs' options that no table of engines has -> fleet's
 OPTIONS = {"-H": "-w", "-e": "-x", "--gpus": "--nproc-per-node", "-np": "--num-processes"}
 
 
@@ -90,7 +90,8 @@ def _verb(error: NoSuchVerb) -> str:
 
 
 def launch_line(tokens: Sequence[str]) -> str | None:
-    """Returns the line for fleet of a whole line of another launcher or of Python; None if it is neither."""
+    """Translates a whole line of another launcher, or of Python, to a line of `fleet launch`. Returns it, or the reason
+    why it cannot be translated; None if the line is neither."""
     try:
         line = launch_arguments(tokens)
     except UsageError as untranslated:
@@ -99,7 +100,7 @@ def launch_line(tokens: Sequence[str]) -> str | None:
 
 
 def _is_host(token: str) -> bool:
-    """Returns whether the inventory has the hosts of a token. No other source is used."""
+    """Returns whether the token is a node set of the inventory's hosts. No other source of hosts is used."""
     from fleet.inventory.select import select
 
     whole, _ = the_line().here
@@ -150,8 +151,8 @@ def _option(error: click.NoSuchOption, ctx: click.Context, argv: Sequence[str], 
 def _theirs(
     ctx: click.Context, options: Mapping[str, Known], typed: str, argv: Sequence[str], begin: int
 ) -> UsageError:
-    """Returns the error with the line that fleet takes: options of an engine or of sbatch translated. begin: index of
-    the verb's first argument."""
+    """Returns the error with the line that fleet accepts, in which options of an engine or of sbatch are translated.
+    begin: index of the verb's first argument."""
     ours = {
         option: not (param.is_flag or param.count)
         for param in ctx.command.params
@@ -196,8 +197,8 @@ def fleets_own(command: click.Command, argv: Sequence[str]) -> tuple[list[str], 
 
 
 def with_options(hint: str | None, ctx: click.Context) -> str | None:
-    """Returns "fleet launch train.py" with the options that were given to launch itself. Values of --env are not
-    repeated."""
+    """Returns "fleet launch train.py" with the options that were given to launch itself. In values of --env, "..."
+    replaces what follows the "="."""
     begin = f"fleet {ctx.command.name} "
     if hint is None or not hint.startswith(begin):
         return hint
@@ -211,7 +212,7 @@ def with_options(hint: str | None, ctx: click.Context) -> str | None:
             or f"{param.opts[0]} " in hint
         ):
             continue
-        value: Any = ctx.params.get(name)  # that of --no-fold is in the value of --ranks
+        value: Any = ctx.params.get(name)  # the value of --ranks includes --no-fold
         for each in value if param.multiple else [value]:
             text = re.sub(r"=.*", "=...", str(each), flags=re.DOTALL) if name.startswith("env") else str(each)
             tokens += [param.opts[0]] if param.is_flag else typed_option(param.opts[0], text)

@@ -36,8 +36,8 @@ def ranks(value: str) -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Scrolling:
-    """Describes whose lines scroll. only: these ranks', None for all. first: only the first rank of each node. fold:
-    equal lines are shown as one. typed: the option's value."""
+    """Describes whose lines scroll. only: the ranks whose lines scroll; None for all. first: only the lines of each
+    node's first rank scroll. fold: equal lines are shown as one. typed: the option's value."""
 
     only: frozenset[int] | None = None
     first: bool = False

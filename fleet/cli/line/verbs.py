@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Verb(NamedTuple):
     """A verb. command: the module and name of its click command, imported only when the verb runs, so that help and
     completion are fast. help: its line in `fleet --help`. api: the methods of fleet.api.Fleet that do the same. hosts:
-    it uses an inventory. step: it may be a step of a playbook."""
+    whether the verb uses an inventory. step: whether it may be a step of a playbook."""
 
     command: str
     help: str

@@ -35,22 +35,22 @@ def claimed(runs_dir: Path) -> dict[str, Any]:
     if run is None or job is None or not is_for(job, name, runs_dir / run):
         return {}
     code = code_of(runs_dir / run)
-    # a user has put the job of a failed run back into the queue, or the queue has, after a signal of unknown origin
+    # a user has put the job of a failed run back into the queue, or the queue did so after a signal of unknown origin
     if attempt and code is not None and not is_final(runs_dir / run):
-        # a process that led the run meanwhile may write another one
+        # a process that led the run meanwhile may write another summary
         with best_effort("remove the summary of the earlier job"):
             (runs_dir / run / SUMMARY).unlink()
     elif code is not None:  # slurmctld may count a start that failed because the last one still ran there
         raise _repeated(runs_dir / run, code)
-    if (runs_dir / run / RUN).exists():  # a slurmctld that was restarted may count from 0
+    if (runs_dir / run / RUN).exists():  # a restarted slurmctld may count attempts from 0 again
         attempt = max(attempt, RunFolder(runs_dir / run).attempt + 1)
     return {"claims": run, "attempt": attempt}
 
 
 @contextmanager
 def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields what claimed() returns. Records an error before the run begins as the run's end, unless the queue ended
-    the job: the queue may begin it again."""
+    """Yields what claimed() returns. If an error comes before the run begins, it is recorded as the run's end. It is
+    not if the queue ended the job, because the queue may begin the job again."""
     if not (claims := claimed(runs_dir)):
         yield claims
         return
@@ -64,7 +64,7 @@ def on_record(runs_dir: Path) -> Iterator[Mapping[str, Any]]:
     except FleetError as error:
         if error.kind == HAS_ENDED and (code := code_of(file.parent)) is not None:
             raise _repeated(file.parent, code) from error
-        if read_object(file) in ({}, before):  # else the end is on record already, or the job is back in the queue
+        if read_object(file) in ({}, before):  # otherwise the end is on record already, or the job is back in the queue
             _keep_refusal(runs_dir, claims["claims"], error)
         raise
 

@@ -17,10 +17,10 @@ from fleet.errors import UsageError
 from fleet.inventory.secret import masked
 from fleet.sources.source import Source
 
-IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # in addition to the options in ROWS
+IN_CONTAINERS = {"module", "env", "env_file", "script", "args"}  # options for containers, besides ROWS
 NOT_IN_CONTAINERS = ("inventory", "hosts", "exclude", "transport")  # common options without a meaning in a container
 OF_OPERATOR = {"node_rank", "master_addr", "rdzv_id"}  # an operator or the manifest gives them to each pod
-IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container", "engine"}  # given to pods by it
+IN_MANIFEST = {"nnodes", "nproc_per_node", "master_port", "max_restarts", "container", "engine"}  # in the manifest
 
 
 def typed_for(on: str, given: Mapping[str, Any], known: set[str], unknown: Sequence[str] = ()) -> set[str]:
@@ -125,5 +125,5 @@ def export(
 
 
 def _each(value: Any) -> Sequence[Any]:
-    """Returns the values of an option; none of a --wait without a time, whose default the pods know."""
+    """Returns the values of an option; no value for a --wait without a time, because the pods have a default for it."""
     return value if isinstance(value, tuple) else [value] * (not isinstance(value, bool))

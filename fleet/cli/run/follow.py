@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fleet.runtime import Runtime
 
 
-BY_ATTACH = frozenset((signal.SIGINT, signal.SIGTERM))
+BY_ATTACH = frozenset((signal.SIGINT, signal.SIGTERM))  # with `fleet attach`, these detach
 TERM_SECONDS = 25.0  # Slurm and Kubernetes kill 30 s after their SIGTERM
 
 
@@ -57,7 +57,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
             inform("  " + as_typed("'fleet logs -f RUN' shows the output of one, 'fleet stop RUN' ends one"))
             return
         inform(f"run {run} goes on by itself; its logs are collected in {left.logs}", f"fleet attach {run}")
-        verb = "ps" if left.world_size else "runs"  # 0 for a job that waits: its ranks are not known yet
+        verb = "ps" if left.world_size else "runs"  # world_size is 0 for a job that waits
         inform("  " + as_typed(f"'fleet {verb}' shows it, 'fleet logs -f' its output, 'fleet stop {run}' ends it"))
         return
     summary = report.read(RunSummary)
@@ -110,7 +110,7 @@ def show_summary(report: Report, view: LaunchView) -> None:
         earlier = f"logs of what came before: {summary.logs}/attempt*/"
         inform(f"{counted(len(restarts), 'restart')}, attempt {summary.attempt} was the last; {earlier}")
     end = summary.end
-    # a rank may exit with that code, too
+    # without a first failure: a rank may exit with EXIT_INTERRUPTED, too
     interrupted = not failure and (report.exit_code == EXIT_INTERRUPTED or (end is not None and end["by"] == "queue"))
     by_whom = end["message"] if end and end["by"] in ("stop", "queue") else "interrupted"
     state = "done" if report.ok else clean(by_whom) if interrupted else "failed"
@@ -138,8 +138,8 @@ def _use(it: HostUse) -> str:
 
 
 def follow(plan: Planned, scrolls: Scrolling, leaves: Collection[signal.Signals] = ()) -> int:
-    """Runs the plan and shows it; the key d detaches. scrolls: the ranks whose lines scroll. leaves: signals that
-    detach, instead of stopping the run."""
+    """Runs the plan, shows the run, and returns the exit code; the key d detaches. scrolls: the ranks whose lines
+    scroll. leaves: signals that detach, instead of stopping the run."""
     if the_line().by_itself:
         leader.begin()
     settings = settings_of()
@@ -217,7 +217,7 @@ def _signals(runtime: Runtime, leaves: Collection[signal.Signals], view: LaunchV
         background("fleet-signal", partial(pass_on, runtime.transport, signum))
 
     handlers = {signal.SIGINT: stop, signal.SIGTERM: stop, **dict.fromkeys(FOR_RANKS, signalled)}
-    if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup fleet launch ... stays
+    if leader.leads() or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP
         handlers[signal.SIGHUP] = hang_up
     with leader.handling(handlers):
         yield

@@ -1,4 +1,4 @@
-"""`fleet launch [OPTIONS] SCRIPT [ARGS...]`"""
+"""Runs `fleet launch [OPTIONS] SCRIPT [ARGS...]`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fleet.requests.runs import NAMED
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
-# fleet's options that few scripts have
+# fleet's options that few scripts have: after the script, one of them was probably meant for fleet
 LIKE_OURS = {"--dry-run", "--nnodes", "--nproc-per-node", "--sync", "--detach", "--no-preflight", "--transport"}
 
 
@@ -223,7 +223,8 @@ def _as_document(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _suited(script: str, given: dict[str, Any]) -> str:
-    """Returns the engine and options that were chosen for this script, in short."""
+    """Returns a short text about the engine and the options that fleet chose for this script; "" if the user chose
+    them."""
     engine, options = suited(script)
     if given["engine"] or given["module"] or given["no_python"] or engine == DEFAULT:
         return ""

@@ -28,7 +28,7 @@ from fleet.sources import SOURCES
 if TYPE_CHECKING:
     from fleet.ops.run.find.again import Recorded
 
-# The value of --wait. A token like this after --wait is never the script; a playbook writes it, too.
+# Matches a value of --wait: a token like this after --wait is never the script. A playbook writes such a value, too.
 PATIENCE = re.compile(r"true|false|[+-]?\.?[0-9].*", re.DOTALL)
 # options of the command line -> their names in fleet.api
 IN_API = {"no_preflight": "preflight", "env_file": "env"}
@@ -70,8 +70,8 @@ def requesting() -> list[SourceOption]:
     return [first.pop(option.name) for option, _ in each if option.name in first]
 
 
-OWN = declared(ENGINES.own)
-ASKING = requesting()
+OWN = declared(ENGINES.own)  # options of fleet's own engines
+ASKING = requesting()  # options of fleet's own sources, for a request in a queue
 
 
 def engine_options(command: F) -> F:
@@ -116,8 +116,8 @@ class LaunchCommand(Verb):
 
 
 def patient(args: Sequence[str], takes: Mapping[str, bool]) -> list[str]:
-    """Returns the arguments. A --wait before the script without a value gets one. takes: option -> whether it takes a
-    value."""
+    """Returns the arguments. A --wait that comes before the script and has no value gets the value "true". takes:
+    option -> whether it takes a value."""
     found, rest = list[str](), list(args)
     while rest and rest[0][:1] == "-" and rest[0] != "--":
         found.append(rest.pop(0))
@@ -130,7 +130,8 @@ def patient(args: Sequence[str], takes: Mapping[str, bool]) -> list[str]:
 
 
 def _cluster_takes(token: str, takes: Mapping[str, bool]) -> bool:
-    """Returns whether the next token is the value of short options in one token, such as -vw."""
+    """Returns whether the token holds several short options, such as -vw, of which the last one takes the next token as
+    its value."""
     if token[:2] == "--" or spelled(token) in takes:
         return False
     first = next((n for n, letter in enumerate(token) if n and takes.get(f"-{letter}")), 0)
@@ -146,7 +147,7 @@ def take(given: dict[str, Any], kind: type[DeclaredOption] = EngineOption) -> di
 
 
 def port_of(text: str) -> int:
-    """Returns the number of --master-port, 0 of auto. Raises UsageError."""
+    """Returns the port that --master-port names; 0 for "auto". Raises UsageError if the text is no port."""
     if text != "auto" and not (text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
         raise UsageError(f"--master-port {text}: not a port", hint="1 to 65535, or auto")
     return 0 if text == "auto" else int(text)
@@ -175,8 +176,9 @@ def script_or_run(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str, Any]) -> Recorded | None:
-    """Returns the run to repeat, if there is one. Its hosts become those of this command line, unless -i or -w selects
-    others. yes: trust the run even if another user wrote it. Raises UsageError."""
+    """Returns the run to repeat, if there is one. The run's hosts become those of this command line, unless -i or -w
+    selects others. yes: the run is trusted even if another user wrote it. Raises UsageError if both --again and --from
+    are given."""
     name = from_ if again is None else again
     if name is None:
         return None
@@ -205,7 +207,7 @@ def earlier(again: str | None, from_: str | None, yes: bool, given: Mapping[str,
 
 
 def changed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of this command line that were given, with the names of fleet.api's launch()."""
+    """Returns the options that this command line gives, under the names that launch() of fleet.api has for them."""
     ctx = click.get_current_context()
     typed = {name for name in ctx.params if was_typed(ctx, name)}
     typed |= {IN_API[name] for name in typed & IN_API.keys()}
@@ -219,7 +221,7 @@ def changed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- options of other launchers that mean the same, or nearly: fleet/engines/launchers.py
 def spelled(token: str) -> str:
-    """Returns the name of an option in `fleet launch`, with dashes if it has any."""
+    """Returns the name that `fleet launch` has for an option. Leading dashes stay."""
     name = one_spelling(token)
     bare = name.lstrip("-")
     return name.removesuffix(bare) + SAME.get(bare, bare)
@@ -233,7 +235,7 @@ def theirs(command: F) -> F:
 
 
 def translate(given: dict[str, Any], hosts: Sequence[Host]) -> None:
-    """Translates the options of theirs() to fleet's. hosts: those of the run."""
+    """Translates the options of theirs() to fleet's. hosts: the hosts of the run."""
     endpoint, total = given.pop("rdzv_endpoint"), given.pop("num_processes")
     if endpoint is not None:
         address, port = parts_of(endpoint)
@@ -252,8 +254,8 @@ def _put(given: dict[str, Any], option: str, name: str, value: str | None) -> No
 
 
 def _each(total: str, hosts: Sequence[Host]) -> str | None:
-    """Returns the ranks on each host, for `total` ranks on all hosts, as accelerate counts. None if the inventory's
-    slots have that sum."""
+    """Returns the ranks on each host, for `total` ranks on all hosts, as accelerate counts; None if the inventory's
+    slots add up to `total`. Raises UsageError if the hosts cannot have equally many ranks."""
     slots = sum(host.slots or 0 for host in hosts)
     if not total.isdecimal() or not int(total) or not hosts or (int(total) != slots and int(total) % len(hosts)):
         raise UsageError(

@@ -1,5 +1,5 @@
-"""Shows a launch: the steps before the ranks run, their lines after `[host:rank]`, live progress bars, and notices on
-stderr.
+"""Shows a launch: the steps before the ranks run, the ranks' lines after `[host:rank]`, live progress bars, and notices
+on stderr.
 
 A separate thread prints, from a bounded buffer: a stopped terminal or a slow pipe never delays reading from a node.
 Output that does not fit is counted and reported; the log files are complete."""
@@ -40,19 +40,19 @@ from fleet.rules.causes import together
 from fleet.rules.units import size_text
 
 BUFFER_BYTES = 32 << 20
-SCREEN_BYTES = 1 << 20  # for a terminal: no user reads more at once, and new output matters more than old
+SCREEN_BYTES = 1 << 20  # for a terminal: no user reads more at once, and a smaller buffer shows newer output
 PIPE_PROGRESS_SECONDS = 10.0
-LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; the second if only the time changes
-STUCK_SECONDS = 10.0  # at the end, how long a terminal may read no line before the rest is dropped
-PIPE_PATIENCE = 6  # a pipe may be so many times slower: a pager, or a busy program
-CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # between two times at which the live lines are redrawn below others
+LIVE_SECONDS, IDLE_SECONDS = 0.1, 0.5  # between two drawings; IDLE_SECONDS if only the displayed time changes
+STUCK_SECONDS = 10.0  # at the end: if a terminal reads no line for so long, the rest is dropped
+PIPE_PATIENCE = 6  # a pipe gets so many times STUCK_SECONDS: its reader may be a pager, or a busy program
+CALM_SECONDS, MAX_CALM_SECONDS = 0.05, 0.5  # least and longest pause between two redraws of the live lines
 RUNNING, SPOKEN = "running, no output of the ranks yet", Round("", ())
-# notices that are shown without -v, too: steps, the place of the logs, the end of a state that a warning reported
+# records whose notices are shown even without -v: steps, the place of the logs, the end of what a warning reported
 STEPS = (Submitted, Waiting, WaitsFor, StepDone, Running, Attempt, Attached, Resumed, Unblocked, Room, Back)
 
 
 def folded(events: Iterable[Event]) -> list[Event]:
-    """Returns the events. Notices that differ only in their host become one, in the place of the first."""
+    """Returns the events. Notices that differ only in their host are joined into one, in the place of the first."""
 
     def _alike(place: int, event: Event) -> object:
         if isinstance(event, Notice) and isinstance(event.message, Reason) and "hosts" in event.message.details:
@@ -67,9 +67,9 @@ def folded(events: Iterable[Event]) -> list[Event]:
 
 
 class LaunchView:
-    """Shows events; it is an Emit. Use it as a context manager: its exit prints what is left. level: -1 quiet, 0, 1
-    verbose. names: of the hosts, in node-rank order. scrolls: the ranks whose lines scroll; of the others the last line
-    is live."""
+    """Shows events; an instance is an Emit. Use it as a context manager: its exit prints what is left. level: -1 with
+    -q, 0, 1 or more with -v. names: the hosts, in node-rank order. scrolls: the ranks whose lines scroll; other ranks
+    have one live line."""
 
     def __init__(
         self, names: Sequence[str], *, json: bool = False, level: int = 0, scrolls: Scrolling = Scrolling()
@@ -84,10 +84,10 @@ class LaunchView:
         self._taken: deque[Event] = deque()  # taken from the queue, but not shown yet
         self._bytes = 0
         self._dropped = 0
-        self._written = 0  # lines and events
+        self._written = 0  # so many lines and events were shown
         self._wake = threading.Condition()
         self._closing = False
-        # whether ranks may run; whether they end if no process leads them; whether this command leads them
+        # begun: ranks may run. leased: ranks end if no process leads them. leads: this command leads them
         self.begun, self.leased, self.leads = False, True, True
         self.tracebacks = Tracebacks()
         self._live = terminal.live(sys.stderr) and not json and level >= 0
@@ -101,7 +101,7 @@ class LaunchView:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        idle = 0  # a slow reader or machine gets the time it needs
+        idle = 0  # waits in a row in which no line was written; a slow reader that still reads gets the time it needs
         while self._thread.is_alive() and idle < (1 if terminal.stopped() else PIPE_PATIENCE):
             before = self._written
             self._thread.join(STUCK_SECONDS)
@@ -131,7 +131,7 @@ class LaunchView:
 
     # -- the printing thread ------------------------------------------------------------------------------
     def _work(self) -> None:
-        # if the reader of our output has gone, or its disk is full, the run goes on and its files are written
+        # if no process reads our output, or its disk is full, the run still goes on, and its log files are written
         with suppress(OSError, ValueError):
             try:
                 self._draw()
@@ -143,8 +143,8 @@ class LaunchView:
                     self._go_on()
 
     def _turns(self) -> Iterator[tuple[bool, int]]:
-        """Takes new events repeatedly, so that the caller shows them. Yields (True if no more will come, bytes that
-        were dropped)."""
+        """Moves new events to `_taken` again and again; the caller shows them. Yields (True if no more will come, how
+        many bytes of output were dropped since the last turn)."""
         closing = False
         while not closing:
             with self._wake:
@@ -158,7 +158,7 @@ class LaunchView:
             yield closing, dropped
 
     def _draw(self) -> None:
-        """Shows everything, live, to the end."""
+        """Shows all events until the end, with live lines below them."""
         for closing, dropped in self._turns():
             began, some = time.monotonic(), bool(self._taken)
             if some or closing or self.tracebacks.waits() or self._folding.left(began) <= 0:
@@ -185,8 +185,8 @@ class LaunchView:
                     self._wake.wait_for(lambda: self._closing, soon)
 
     def _go_on(self) -> None:
-        """Shows the rest in plain lines, after a fault in _draw(). It uses few parts that may have caused the fault. An
-        event that fails here, too, is shown unformatted."""
+        """Shows the rest in plain lines, after a fault in _draw(). It avoids most parts that may have caused the fault.
+        An event that causes a fault here, too, is shown unformatted."""
         held = list[Output]()
         with suppress(Exception):
             for stream, line, ranks in self._folding.due(time.monotonic(), everything=True):
@@ -293,8 +293,8 @@ class LaunchView:
 
     # -- live lines ---------------------------------------------------------------------------------------
     def _progress(self) -> None:
-        """Shows what the start waits for, and then a line for each node. In a pipe it prints the bars' state every
-        PIPE_PROGRESS_SECONDS."""
+        """Shows what the start waits for, and then a line for each node. Without live lines it prints the state of
+        progress bars every PIPE_PROGRESS_SECONDS."""
         now = time.monotonic()
         if self._live:
             board = self._board.lines(time.time(), *terminal.size(sys.stderr), self._keys())

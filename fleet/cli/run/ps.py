@@ -1,4 +1,4 @@
-"""`fleet ps`: lists the runs on the hosts, once, or repeatedly with --watch."""
+"""Runs `fleet ps`: lists the runs on the hosts, once, or repeatedly with --watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet report`: a run on one page, from what is on this machine."""
+"""Runs `fleet report`: shows a run on one page, from its folder on this machine."""
 
 from __future__ import annotations
 

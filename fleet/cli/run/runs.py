@@ -134,7 +134,8 @@ def logs(run: str, rank: frozenset[int] | None, no_fold: bool, **given: Any) -> 
 
 
 def _or_here(run: str, runs_dir: Path, since: float | None) -> None:
-    """Selects the hosts whose logs of the run are on this machine, if there is no inventory and none is needed."""
+    """Takes the hosts whose logs are on this machine as the inventory, if the run has a job in a queue, or if no
+    inventory can be read and this machine has logs of the run."""
     if since is None and (found := job_here(run, runs_dir)) is not None:
         from fleet.ops.run.find.logs import hosts_here
 
@@ -251,7 +252,7 @@ def runs(prune: bool, keep: int, days: float, max_size: float | None, yes: bool,
 
 
 def _letting_go(keep: int, days: float, max_size: float | None, runs_dir: Path) -> str:
-    """Returns the options that chose the old runs, to be typed again."""
+    """Returns the options that chose the old runs, as the user would type them again."""
     argv = ["--keep", str(keep)]
     argv += ["--days", f"{days:g}"] if days else []
     argv += ["--max-size", f"{max_size:.0f}"] if max_size is not None else []

@@ -1,4 +1,4 @@
-"""Runs `fleet launch --on slurm` and similar sources, if it is typed where hosts are only requested."""
+"""Runs `fleet launch` with --on slurm, or a similar source, outside of a job: it requests the hosts in a queue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HERE = {
 
 def waited_for(requested: Mapping[str, Any]) -> Source | None:
     """Returns the source in whose queue hosts are requested; None if the hosts are available. requested: the source's
-    options that were given."""
+    options that were given. Raises UsageError if one of them has no meaning here."""
     name = settings_of().on
     source = SOURCES.get(name) if name != INVENTORY else None
     within = source.detect(os.environ) if source is not None and "submit" not in requested else None
@@ -67,7 +67,7 @@ def as_before(run: str, option: str, runs_dir: Path, requested: dict[str, Any]) 
     if settings.transport == SOURCES.get(settings.on).transport:  # the earlier run's transport
         settings.transport = type(settings).transport
     within = "submit" not in requested and SOURCES.get(settings.on).detect(os.environ)
-    return requested if within else {**found[1].asked, **requested}  # hosts that are there are not requested
+    return requested if within else {**found[1].asked, **requested}  # inside the job the hosts are there
 
 
 def of_file(source: Source) -> dict[str, Any]:
@@ -161,12 +161,12 @@ def submit(
     settings.on = INVENTORY
     if settings.dry_run:
         return write_plan(plan)
-    # SIGTERM ends only this command (a login node's or session's end), and not the job
+    # SIGTERM ends only this command, not the job: it comes when a login node shuts down, or a session ends
     return follow(_nowhere(source.name).plan.do(plan, run), ranks, [signal.SIGTERM])
 
 
 def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int | None:
-    """Follows the run of a job; None if the run has no job."""
+    """Follows the run of a job. Returns the exit code; None if the run has no job."""
     from fleet.ops.run.submit.watch import watch, watch_of
 
     if (found := job_here(run, runs_dir)) is None:
@@ -179,7 +179,7 @@ def attach(run: str, runs_dir: Path, ranks: Scrolling, *, detach: bool) -> int |
 
 
 def stop(run: str, runs_dir: Path) -> int | None:
-    """Cancels the job of a run; None if it has begun, or if the run has no job."""
+    """Cancels the job of a run. Returns the exit code; None if the job has begun, or if the run has no job."""
     from fleet.ops.run.kept.job import SCRIPT, ended_in_queue, has_ended, keep_end
     from fleet.sources.queue import Standing, State
 
@@ -189,7 +189,7 @@ def stop(run: str, runs_dir: Path) -> int | None:
     run_id, job = found
     queue, folder = SOURCES.get(job.on).queue(), runs_dir / run_id
     requested = job.job, folder / SCRIPT
-    # the job ends a moment after its run
+    # a job ends a moment after its run, so the queue may still show it as running
     standing = Standing(State.OVER) if has_ended(folder) else queue.look([requested])[requested]
     if standing.state in (State.RUNNING, State.UNKNOWN):
         return None

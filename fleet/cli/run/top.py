@@ -1,4 +1,4 @@
-"""`fleet top`: shows the use of the hosts' GPUs, networks and CPUs, once, or live until q or Ctrl-C."""
+"""Runs `fleet top`: shows the use of the hosts' GPUs, networks and CPUs, once, or live until q or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TITLES = (
 )
 RIGHT = TITLES[1:7] + TITLES[8:13]
 SPARE = ("LOAD", "RAM", "CLOCK", "TEMP", "MEMORY", "CPU")  # columns that a narrow terminal goes without, in this order
-LIMITS = {"power": "power_limit", "memory": "memory_total"}
+LIMITS = {"power": "power_limit", "memory": "memory_total"}  # a GPU's value -> its limit, shown after the value
 FREE, COLD = "free", "busy at little power"
 SORTS = ("host", "use", "power", "memory", "temperature", "network", "cpu", "load")
 Sample = Mapping[str, Any]
@@ -81,7 +81,7 @@ def top(run: str | None, once: bool, every: float, sort: str, runs_dir: Path) ->
 
 
 class Board(terminal.Ticking):
-    """Draws the last sample of each host, or, as JSON, writes a line for each."""
+    """Draws the last sample of each host. With `json` it writes each sample as a JSON line instead."""
 
     def __init__(self, names: Iterable[str], sort: str, every: float, json: bool) -> None:
         super().__init__(not json)
@@ -117,7 +117,8 @@ def _show(report: Report, sort: str) -> None:
 def lines_of(
     found: Mapping[str, HostSampled | FleetError], sort: str, width: int | None, rows: int | None = None
 ) -> list[str]:
-    """Returns a summary, then a row a GPU. If that would be more than `rows` lines, it is a row a host."""
+    """Returns a summary, then a row for each GPU. If these would be more than `rows` lines, it returns a row for each
+    host."""
     answers = {host: it for host, it in found.items() if isinstance(it, HostSampled) and it.sample is not None}
     samples = {host: it.sample or {} for host, it in answers.items()}
     gpus = [gpu for sample in samples.values() for gpu in sample["gpus"]]
@@ -158,8 +159,8 @@ def _table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
 
 
 def _rows(host: str, sample: Sample, each: bool) -> list[tuple[str, ...]]:
-    """Returns a row for each GPU, or one for all. The first has the host's network, CPU, load and memory. each: a row a
-    GPU."""
+    """Returns a row for each GPU, or, unless `each`, one row for all GPUs. The first row has the host's network, CPU,
+    load and memory."""
     gpus = sample["gpus"]
     groups = [[gpu] for gpu in gpus] if each and gpus else [gpus]
     load, cpu = (sample[name] for name in ("load", "cpu"))
@@ -202,8 +203,8 @@ def _gpus(gpus: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def _whose(gpus: Sequence[Sample], runs: Sequence[str]) -> str:
-    """Returns the runs that have processes on these GPUs, and how many processes belong to no run. runs: of the host,
-    for the case that no GPU is known to have one."""
+    """Returns the runs that have processes on these GPUs, and how many processes belong to no run. runs: the host's
+    runs, which are given if it is not known which GPU has a run."""
     others = sum(gpu["others"] or 0 for gpu in gpus)
     mine = dict.fromkeys([*runs, *(run for gpu in gpus for run in gpu["runs"])])
     return ", ".join([*mine, *([f"{others} of no run"] if others else [])])

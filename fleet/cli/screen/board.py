@@ -17,13 +17,13 @@ from fleet.cli.screen.lines import Folding, Key, Lines, Streams, flush_unfinishe
 from fleet.cli.screen.output import clean, inform, without_colours, write_notice
 from fleet.events import Event, Name, Notice, Output
 
-QUIET_SECONDS = 5.0  # of silence, after which the board shows it
+QUIET_SECONDS = 5.0  # if ranks are silent for longer, the board says so
 SHARE = 3  # of a terminal's rows, one in so many is for nodes
 KEYS = "  (d leaves it to itself)"
 
 
 class Board:
-    """Holds the board. names: of the hosts, in node-rank order. scrolls: decides which ranks' lines scroll."""
+    """Holds the board. names: the hosts, in node-rank order. scrolls: decides which ranks' lines scroll."""
 
     def __init__(self, names: Sequence[str], scrolls: Scrolling = Scrolling()) -> None:
         self.streams = Streams(names)
@@ -78,7 +78,7 @@ class Board:
 
     @property
     def spoke(self) -> bool:
-        """Is true where a rank has printed something, or has ended."""
+        """Returns whether a rank has printed something, or has ended."""
         return bool(self._received or self._ended)
 
     def lines(self, now: float, columns: int, rows: int, keys: str = "") -> list[str]:
@@ -100,8 +100,8 @@ class Board:
         return lines
 
     def _nodes(self) -> dict[str, tuple[int, bytes]]:
-        """Returns node -> (rank, line): of its lowest rank with a progress bar, else the last line that does not
-        scroll."""
+        """Returns node -> (rank, line): the progress bar of the lowest rank that has one; without a bar, the node's
+        last line that does not scroll."""
         live: dict[str, tuple[int, bytes]] = {}
         for (host, rank, _), lines in self.streams.all.items():
             if rank is not None and lines.live and (host not in live or rank < live[host][0]):
@@ -140,9 +140,11 @@ def clock(seconds: float) -> str:
 
 
 class Shown(terminal.Ticking):
-    """Prints events (an Emit): complete lines, each after `[host:rank]` unless `bare`. A context manager: leaving it
-    prints lines without an end, too. live: with a board below, if this is a terminal; without it, no code of the board
-    runs. names: of the hosts. errors: the stream for stderr of ranks. json: print only notices, as JSON."""
+    """Prints events (an Emit): complete lines, each after `[host:rank]` unless `bare`. Use it as a context manager: its
+    exit also prints unfinished lines. names: the hosts, in node-rank order. live: shows a board below the lines, if
+    stdout and stderr are terminals; otherwise no code of the board runs. quiet: prints no warnings. errors: the stream
+    to which stderr of ranks goes. json: notices are printed as JSON. fold: on a live terminal, equal lines of several
+    ranks are printed once."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Shows the outputs of many hosts. Equal outputs are shown once. Of outputs that differ in a few lines it shows these
-lines and their hosts. Lines are bytes, and are never decoded to compare them."""
+"""Shows the outputs of many hosts. Equal outputs are shown once. If outputs differ only in a few lines, it shows these
+lines and their hosts. Lines are compared as bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fleet.cli.screen.output import clean_output, echo, fold, groups_by
 from fleet.model import Result, grouped
 from fleet.spool import Spooled, pieces
 
-LINE_LIMIT = 1 << 20  # a longer one is shown in pieces
+LINE_LIMIT = 1 << 20  # a longer line is shown in pieces
 # limit of a comparison: the product of the two outputs' lines, without equal ones at the beginning and the end
 WORK = 2_000_000
 
-Change = tuple[int, int, int]  # of the first output's lines: first, end; number of new lines
+Change = tuple[int, int, int]  # lines of the first output that differ (first, end); how many lines replace them
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ def lines_of(data: bytes) -> list[bytes]:
 
 def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
     """Returns (the outputs that are near the first one, the places where they differ). Outputs are indexes in
-    `outputs`; the first one, 0, is not listed. An output is near if its difference is shorter than the whole."""
+    `outputs`; the first one, 0, is not listed. An output is near the first one if its difference takes fewer lines than
+    the output itself."""
     first = lines_of(outputs[0])
     near: dict[int, tuple[list[bytes], list[Change]]] = {}
     left = WORK
@@ -76,8 +77,8 @@ def compare(outputs: Sequence[bytes]) -> tuple[list[int], list[Hunk]]:
 
 
 def _within(lines: Sequence[bytes], changes: Sequence[Change], first: int, last: int) -> tuple[bytes, ...]:
-    """Returns an output's lines in the place of the first output's lines `first` to `last`. These cut through no
-    change."""
+    """Returns an output's lines in the place of the first output's lines `first` to `last`. The range contains each
+    change as a whole, or nothing of it."""
     before = sum(count - (end - begin) for begin, end, count in changes if begin < first)
     inside = sum(count - (end - begin) for begin, end, count in changes if first <= begin <= last)
     return tuple(lines[first + before : last + before + inside])

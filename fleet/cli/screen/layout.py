@@ -21,8 +21,8 @@ _GLUE = "\ue000"  # a blank inside an item
 
 def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
     """Returns the line in pieces of at most `width` cells, broken at blanks; a piece without blanks stays whole. A
-    command gets backslashes, so that it can be copied. indent: of the pieces after the first; None: the indent for
-    "error: ..." and "  hint: ..."."""
+    command gets backslashes, so that it can be copied. indent: the cells before each piece after the first. None
+    aligns them with the text after a label such as "error: "; without a label, it adds two cells to the line's own."""
     plain = click.unstyle(line)
     if width is None or cells(plain) <= width:
         return [line]
@@ -45,7 +45,8 @@ def wrap(line: str, width: int | None, indent: int | None = None) -> list[str]:
 
 
 def items(lead: str, pairs: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Returns "all hosts: user root, port 22", broken between the items if they fit."""
+    """Returns lines like "all hosts: user root, port 22". A line breaks only between items, except inside an item that
+    is wider than a line."""
     texts = [f"{name} {value}" for name, value in pairs]
     glued = [text.replace(" ", _GLUE) if width is None or cells(text) + 5 <= width else text for text in texts]
     return [line.replace(_GLUE, " ") for line in wrap(lead + ", ".join(glued), width, 4)]
@@ -63,9 +64,9 @@ def table(
 ) -> list[str]:
     """Returns rows in aligned columns, without columns that are empty in every row. Cells may hold several lines.
 
-    once: with more than one row, columns after the first `keys` that are equal in all rows leave the table. They become
-    a line below it that begins with this text. shorten: the last column may be cut. If the table does not fit `width`
-    then, each row becomes a paragraph."""
+    keys: how many columns, from the left, identify a row; they always stay. once: if a later column has the same value
+    in all of several rows, a line below the table shows the value instead. The line begins with this text. shorten: the
+    last column may be cut. If the table is still wider than `width`, each row becomes a paragraph."""
     all_of_them = [(title, [row[i] for row in rows]) for i, title in enumerate(titles)]
     columns = [c for i, c in enumerate(all_of_them) if i < keys or any(c[1])]
     same: list[tuple[str, str]] = []

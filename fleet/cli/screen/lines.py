@@ -1,7 +1,7 @@
 """Splits the output of ranks into lines and writes them, and holds back tracebacks.
 
 Tracebacks of ranks are held back for a moment, and each is shown once, however many ranks wrote it. The summary shows
-those that end the run. Those that end an attempt are shown before the next attempt."""
+tracebacks that end the run. Tracebacks that end an attempt are shown before the next attempt."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from fleet.rules.tracebacks import identity, is_header, split
 LINE_LIMIT = 64 << 10
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta", "bright_blue")
 
-FOLD_SECONDS, MOST_FOLDED = 0.2, 2000  # lines
-HOLD_SECONDS = 3.0  # a rank that failed has mostly ended by then
+FOLD_SECONDS, MOST_FOLDED = 0.2, 2000  # how long a line is held back to be folded; how many lines at most
+HOLD_SECONDS = 3.0  # how long a traceback is held back: a rank that failed has mostly ended by then
 REPEAT_SECONDS = 30.0  # after that time an equal traceback is shown again
-MAX_LINES = 5000
+MAX_LINES = 5000  # of one rank's stderr that are held back
 
 Stream = tuple[str, int]  # host, rank
 Key = tuple[str, int | None, Name]
 
 
 class Lines:
-    """Splits one stream of a rank into whole lines; what follows the last `\\r` is its live state."""
+    """Splits one stream of a rank into whole lines. rest: the unfinished line. live: the last state of that line, if a
+    progress bar rewrote it by `\\r`. shown_at: the time when `live` was last printed."""
 
     def __init__(self) -> None:
         self.rest = b""
@@ -42,7 +43,7 @@ class Lines:
         self.shown_at = 0.0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the lines that are complete now. A line that a progress bar rewrote has its last state."""
+        """Returns the lines that are complete now. Of a line that a progress bar rewrote, it returns the last state."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if len(self.rest) > LINE_LIMIT and b"\r" not in self.rest[-LINE_LIMIT:]:
             lines, self.rest = [*lines, self.rest], b""
@@ -77,8 +78,8 @@ class Streams:
         return self.all.setdefault((event.host, event.rank, event.stream), Lines())
 
     def unfinished(self, event: Event | None) -> list[Output]:
-        """Returns the unfinished lines of all streams, unchanged. event: an event that the caller shows once more; if
-        it was the last output, the lines do not include it."""
+        """Returns the unfinished lines of all streams, unchanged. event: an event that the caller shows once more. If
+        it was the last output, the returned lines do not include its data."""
         if self._last is not None and self._last[0] is event:
             self._of(self._last[0]).rest = self._last[1]
         return [Output(host, name, of.rest, rank) for (host, rank, name), of in self.all.items() if of.rest]
@@ -133,7 +134,8 @@ def show_bare(event: Event) -> None:
 
 @dataclass
 class _Held:
-    """A line that is held back. number: its place in the order. since: when it arrived. ranks: those that wrote it."""
+    """A line that is held back. number: its place in the order. since: the time when it arrived. ranks: the ranks that
+    wrote it."""
 
     number: int
     since: float
@@ -148,12 +150,12 @@ class Folding:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()  # in order: their numbers have no gap
-        self._same: dict[tuple[Name, bytes], deque[int]] = {}
-        self._last: dict[Stream, int] = {}
+        self._same: dict[tuple[Name, bytes], deque[int]] = {}  # (stream, line) -> numbers of the equal held lines
+        self._last: dict[Stream, int] = {}  # the number of each rank's last line
         self._count = 0
 
     def feed(self, rank: Stream, stream: Name, line: bytes, now: float) -> None:
-        """Adds a line. It joins the first equal line that is later than its rank's last one."""
+        """Adds a line. It joins the first equal line that is held and comes after the last line of its rank."""
         same = self._same.setdefault((stream, line), deque())
         place = bisect(same, self._last.get(rank, 0))
         if place == len(same):
@@ -171,7 +173,7 @@ class Folding:
             yield it.stream, it.line, it.ranks
             self._held.popleft()
             same = self._same[it.stream, it.line]
-            same.popleft()  # equal ones are in order, too
+            same.popleft()  # the numbers of equal lines are in order, so the first one is this line's
             if not same:
                 del self._same[it.stream, it.line]
 
@@ -181,7 +183,7 @@ class Folding:
         return len(self._held) > MOST_FOLDED
 
     def ready(self, now: float, everything: bool = False) -> bool:
-        """Returns whether a line is to be shown."""
+        """Returns whether a line is due, so that due() yields it."""
         return bool(self._held) and (everything or self.full or self.left(now) <= 0)
 
     def left(self, now: float) -> float:
@@ -195,9 +197,9 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self.stopping = False
-        self._held: dict[Stream, tuple[float, list[bytes]]] = {}
-        self._shown: dict[str, float] = {}
-        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # for the summary, or to show before the next attempt
+        self._held: dict[Stream, tuple[float, list[bytes]]] = {}  # rank -> (since when, its lines)
+        self._shown: dict[str, float] = {}  # identity of a traceback -> when it was last shown
+        self._ended: dict[str, tuple[Stream, list[bytes]]] = {}  # shown by the summary, or before the next attempt
 
     def feed(self, stream: Stream, lines: list[bytes], now: float) -> list[bytes]:
         """Returns the lines to show at once."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fleet.ops.check import Checked
     from fleet.rules.rule import View
 
-MOST_LINKS = 12  # as a table has them side by side
-PAGE_COLUMNS = 8  # of facts
+MOST_LINKS = 12  # hosts that fit side by side into a table; also the most lines of a list
+PAGE_COLUMNS = 8  # of the table of facts
 COLORS = {"open": "green", "unknown": ""}  # state of a pair -> colour; all other states are faults
 
 
@@ -46,7 +46,8 @@ def links_of(views: Mapping[str, View]) -> dict[Pair, Any]:
 
 
 def lines_of(checked: Checked) -> list[str]:
-    """Returns what `--network` measured, for the terminal. Of more than MOST_LINKS hosts it has the slowest links."""
+    """Returns what `--network` measured, for the terminal. For more than MOST_LINKS hosts it returns only the slowest
+    links."""
     names, measured, known = [*checked.views], links_of(checked.views), cells_of(checked.views)
     if not measured:
         return []
@@ -59,7 +60,8 @@ def lines_of(checked: Checked) -> list[str]:
 
 
 def speeds_of(views: Mapping[str, View]) -> list[str]:
-    """Returns what `--bench` measured, for the terminal. Of more than MOST_LINKS parts it has the slowest."""
+    """Returns what `--bench` measured, for the terminal. For more than MOST_LINKS parts (GPUs, processors) it returns
+    only the slowest."""
     found = [(each["tflops"], each["gbytes"], part) for part, each in measured_in(views).items()]
     lines = [f"  {clean(part.title)}  {rated(tflops)} TFLOP/s  {rated(gbytes)} GB/s" for tflops, gbytes, part in found]
     if len(found) > MOST_LINKS:
@@ -85,7 +87,7 @@ def together(checked: Checked) -> list[str]:
 
 
 def check_page(checked: Checked, summary: str, diff: Sequence[str]) -> str:
-    """Returns the page of a check. diff: lines by which the inventory differs from what was found."""
+    """Returns the HTML page of a check. diff: the lines by which the inventory differs from what was found."""
     names, known = [*checked.views], cells_of(checked.views)
     facts = matrix(checked.views, PAGE_COLUMNS) if checked.views else None
     return page(

@@ -1,4 +1,4 @@
-"""Writes to the terminal: results to stdout, messages to stderr. Nothing from a node can drive the terminal."""
+"""Writes to the terminal: results to stdout, messages to stderr. No text from a node can control the terminal."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def clean_output(text: str, colours: bool) -> str:
 
 
 def echo(text: str, *, err: bool = False, wrap: bool = True) -> None:
-    """Writes a line of results to stdout, above the live lines. On a terminal it is broken at blanks, with an
-    indent."""
+    """Writes a line of results to stdout, above the live lines. On a terminal a long line is broken at blanks, and its
+    rest is indented."""
     out = sys.stderr if err else sys.stdout
     width = terminal.width(out) if wrap else None
     if width is not None:
@@ -192,7 +192,7 @@ def write_grouped(results: Iterable[Result], line: Callable[[Result], str]) -> N
 
 
 def _ended(result: Result) -> str:
-    """Returns which command of a task ended, and its place in the file."""
+    """Returns "FILE:LINE: COMMAND: " for the command of a task that ended; "" for other results."""
     from fleet.answers.hosts import TaskEnded
 
     ended = result.read(TaskEnded)
@@ -204,7 +204,7 @@ def write_failures(report: Report) -> None:
     not with -v."""
     from fleet.rules.causes import Cause, by_cause
 
-    # hosts that were held back come after the hosts that caused it
+    # the hosts that failed come first; then those that fleet held back because of them
     results = sorted(report.results, key=lambda r: r.error is not None and r.error.kind in ("held", "not-sent"))
     failed = [
         (r.host, r.error.reason, r.error.hint)
@@ -240,10 +240,10 @@ def write_plan(plan: Plan, **more: Any) -> int:
 
 
 def write_planned(verb: str, names: Iterable[str], plan: Any, lines: Callable[[], Iterable[Line]], **more: Any) -> int:
-    """Prints a plan that did nothing yet on the hosts `names`. With --json it is the verb's document with the plan,
-    else the lines; equal lines of hosts are grouped."""
+    """Prints a plan that did nothing yet on the hosts `names`. With --json it prints the verb's document, which has the
+    plan in it. Otherwise it prints the plan's lines; equal lines of several hosts are printed once."""
     if settings_of().json:
-        deque(lines(), maxlen=0)  # reads the plan's files: an error must show in both forms
+        deque(lines(), maxlen=0)  # reads the plan's files, so that an error in them shows with --json, too
         report = Report(verb, tuple(Result(name, ok=True) for name in names), EXIT_OK)
         write_json({**report.as_json(), "dry_run": True, **more, "plan": plan})
     else:

@@ -40,7 +40,8 @@ def page(template: str, **values: Any) -> str:
         loader=jinja2.FileSystemLoader(PAGES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: clean_lines(value) if type(value) is str else value,  # safe text has its own type
+        # clean every plain text; Markup, a subclass of str, marks text that is safe already
+        finalize=lambda value: clean_lines(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,5 +1,5 @@
 """Shows work on many hosts. On a terminal it has one live line with the hosts that are still at work, and messages
-above it. Elsewhere it has the messages, and one line if the work takes long."""
+above it. Without a terminal it prints the messages, and the line once if the work takes long."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fleet.transport.base import Transport
 
 FIRST_SECONDS = 0.4  # shorter work has no line
 NAMES_SECONDS = 1.0  # from then on the line names the hosts at work
-PLAIN_SECONDS = 10.0  # without live lines: when the line is printed, once
-FEW, FOLD_SHARE = 64, 20  # folding more names is slow: it may take a twentieth of the time
-BAR, WIDE = 20, 160  # a bar's cells, on a terminal with that many columns
+PLAIN_SECONDS = 10.0  # without live lines, the line is printed once, after so long
+FEW, FOLD_SHARE = 64, 20  # folding more than FEW names is slow: it may take one part in FOLD_SHARE of the time
+BAR, WIDE = 20, 160  # a bar has so many cells on a terminal with WIDE columns
 LEAST_NAME = 8  # names are left out if there is less room
 
 
 class ProgressLine(terminal.Ticking):
-    """Shows progress; it is an Emit. It sums Progress events over hosts, records which hosts are done, and prints
-    notices. With -q and --json it prints nothing.
+    """Shows progress; an instance is an Emit. It sums Progress events over hosts, records which hosts are done, and
+    prints notices. With -q or --json it prints nothing. what: the verb before the amounts, such as "sending".
 
-    Work may go over the hosts several times (to ask, to send, to install): each round has its own count. It is a
+    Work may go over the hosts several times (to ask, to send, to install): each round has its own count. Use it as a
     context manager: a separate thread draws the line, so that it changes even without events."""
 
     info = ""  # text before a notice of level info
@@ -43,7 +43,7 @@ class ProgressLine(terminal.Ticking):
         self._last: dict[str, Progress] = {}
         self._hosts: tuple[str, ...] = ()
         self._at_work: dict[str, str] = {}
-        self._through: set[str] = set()
+        self._through: set[str] = set()  # the hosts that are done in this round
         self._failed: dict[str, None] = {}
         self._round = ""
         self._made = self._begun = time.monotonic()
@@ -126,7 +126,7 @@ class ProgressLine(terminal.Ticking):
     def details(self, seconds: float) -> list[str]:
         """Returns the line's part about amounts, `seconds` after the beginning of the round."""
         total = sum(event.total or 0 for event in self._last.values())
-        # a host that is done may have needed less than its total
+        # a host that is done counts with its total, of which it may have needed less
         done = sum((at.total or at.done) if host in self._through else at.done for host, at in self._last.items())
         if not total:
             return []
@@ -150,7 +150,7 @@ class ProgressLine(terminal.Ticking):
 
 
 def bar(share: float, least: int = 1) -> str:
-    """Returns "[###-------] " on a terminal with at least that many columns; elsewhere an empty text."""
+    """Returns "[###-------] " on a terminal with at least `least` columns; elsewhere an empty text. share: 0 to 1."""
     columns = terminal.width(sys.stderr) or 0
     size = BAR * columns // WIDE if columns >= least else 0
     full = int(size * min(1.0, share))
@@ -173,7 +173,7 @@ def detailed(emit: Emit, inventory: Inventory, transport: Transport, say: Callab
             since, what = begun.pop(event.host, (time.monotonic(), ""))
             error = event.result.error
             how = "ok" if event.result.ok else error.kind if error else f"exit status {event.result.exit_status}"
-            what = what if what != "connecting" else ""  # every task begins with it
+            what = what if what != "connecting" else ""  # every task begins with connecting
             took = f"{time.monotonic() - since:.2f} s"
             parts = [place(event.host, inventory, transport), what, took, how]
             say(clean(f"{event.host}: {', '.join(part for part in parts if part)}"))

@@ -1,4 +1,5 @@
-"""Decides what a stream may show; no other module does. Draws the live lines at the bottom of a terminal."""
+"""Decides what a stream may show (colours, live lines); no other module decides it. Draws the live lines at the bottom
+of a terminal."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
-POLL_SECONDS = 0.2
-TICK_SECONDS = 0.1
-NOTE_SECONDS = 1
+POLL_SECONDS = 0.2  # between two looks whether fleet is in the foreground again
+TICK_SECONDS = 0.1  # between two calls of Ticking.tick()
+NOTE_SECONDS = 1  # how long note() waits until its line is written
 EDGE = 3  # cells that the last live line leaves free: a typed Ctrl-C shows as ^C there
 
 
 def interactive(stream: Any) -> bool:
-    """Returns whether the stream is a terminal, of any kind. A user reads it, so it must not get control characters of
-    others."""
+    """Returns whether the stream is a terminal, of any kind. A user reads a terminal, so control characters in the
+    output of other programs must not reach it."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):
@@ -43,23 +44,24 @@ def _dumb() -> bool:
 
 
 def colored(stream: Any) -> bool:
-    """Returns whether the stream shows colours: see no-color.org; some terminals cannot."""
+    """Returns whether the stream shows colours: it is a terminal that can, and NO_COLOR is not set (no-color.org)."""
     return interactive(stream) and not _dumb() and not os.environ.get("NO_COLOR")
 
 
 def live(stream: Any) -> bool:
-    """Returns whether lines may be redrawn. The log of a CI job keeps every state of a line, even if it is a
-    terminal."""
+    """Returns whether lines may be redrawn on the stream. In a CI job they may not, even if the stream is a terminal:
+    the job's log would keep every state of a line."""
     return interactive(stream) and not _dumb() and os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
 def width(stream: Any) -> int | None:
-    """Returns the cells of a line; None if the stream is no terminal."""
+    """Returns how many cells (columns) a line of the terminal has; None if the stream is no terminal."""
     return size(stream)[0] if interactive(stream) else None
 
 
 def size(stream: Any) -> tuple[int, int]:
-    """Returns (columns, rows). $COLUMNS and $LINES win, as in other programs."""
+    """Returns (columns, rows) of the terminal. $COLUMNS and $LINES win, as in other programs; 80 and 24 if neither is
+    known."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
@@ -90,13 +92,15 @@ def cut(text: str, limit: int, end: str = "") -> str:
 
 
 def pad(text: str, size: int, *, right: bool = False) -> str:
-    """Returns the text with blanks to `size` cells."""
+    """Returns the text, filled with blanks to `size` cells; with `right`, the blanks come first."""
     blanks = " " * (size - cells(text))
     return blanks + text if right else text + blanks
 
 
 class _Bottom:
-    """The live lines at the bottom of stderr. Everything that writes to the terminal writes inside `aside`."""
+    """Holds the live lines at the bottom of stderr. Everything that writes to the terminal writes inside `aside`.
+    shown: the live lines that are on the terminal. held: how many blocks now forbid live lines. noted: a signal handler
+    wrote a line."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -105,8 +109,8 @@ class _Bottom:
         self.noted = False
 
     def erasure(self) -> str:
-        """Returns the control characters that erase the live lines. A terminal that became narrower has wrapped them
-        again."""
+        """Returns the control characters that erase the live lines. They may take more rows than when they were drawn:
+        a terminal that became narrower wraps them."""
         columns = size(sys.stderr)[0]
         rows = sum(max(1, -(-cells(line) // columns)) for line in self.shown)
         # row by row: \x1b[J from the first row on would put the lines into tmux's history
@@ -117,8 +121,8 @@ _bottom = _Bottom()
 
 
 def draw(lines: Sequence[str]) -> None:
-    """Replaces the live lines by these; no lines remove them. They are cut so that no line wraps, and that all are on
-    the screen: lines that scrolled off cannot be redrawn."""
+    """Replaces the live lines by `lines`; an empty list removes them. Each line is cut so that it does not wrap. Lines
+    that do not fit on the screen are left out: a line that scrolled off cannot be redrawn."""
     columns, rows = size(sys.stderr)
     if len(lines) >= rows:
         lines = [*lines[: rows - 2], f"... and {len(lines) - rows + 2} more"]
@@ -126,7 +130,7 @@ def draw(lines: Sequence[str]) -> None:
     fitting, bottom = [cut(line.expandtabs(), end) for line, end in zip(lines, ends, strict=bool(lines))], _bottom
     with bottom.lock:
         if not bottom.held and fitting != bottom.shown:
-            # one write, so that it does not flicker; no newline at the end, which could scroll
+            # one write, so that nothing flickers; no newline at the end, because it could scroll the screen
             sys.stderr.write(bottom.erasure() + "\n".join(fitting))
             sys.stderr.flush()
             bottom.shown = fitting
@@ -134,7 +138,7 @@ def draw(lines: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Removes the live lines while the block writes; they come back below its output."""
+    """Removes the live lines while the block writes; the next draw() shows them below what the block wrote."""
     bottom = _bottom
     with bottom.lock:
         draw([])
@@ -147,7 +151,8 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def prompt() -> Iterator[None]:
-    """Removes the live lines while a question is on the terminal. No other thread waits for the answer."""
+    """Removes the live lines while a question is on the terminal. The lock is free meanwhile, so no other thread waits
+    until the user answers."""
     bottom = _bottom
     with aside():
         bottom.held += 1
@@ -159,7 +164,7 @@ def prompt() -> Iterator[None]:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends fleet at once, also from a signal handler, and removes the live lines."""
+    """Removes the live lines and ends fleet at once. A signal handler may call it."""
     _bottom.held += 1
     note("")
     os._exit(code)
@@ -167,33 +172,34 @@ def leave(code: int) -> NoReturn:
 
 def note(text: str) -> None:
     """Writes a line from a signal handler and removes the live lines; an empty text only removes them. A separate
-    thread writes it, because a terminal that no process reads would block the handler forever. It takes no lock and
-    does not use sys.stderr, which the main thread may be writing to. It waits for NOTE_SECONDS at most, so that the
-    line comes before the next one and before fleet ends."""
+    thread writes it, because a terminal that no process reads would block the handler forever. note() takes no lock and
+    does not use sys.stderr, which the main thread may be writing to. note() waits for NOTE_SECONDS at most, so that its
+    line is written before the next note, and before fleet ends."""
     erasure, _bottom.shown, _bottom.noted = _bottom.erasure(), [], True
     data = f"{erasure}{text}{chr(10) * bool(text)}".encode()
-    with contextlib.suppress(LimitError):  # what is not shown must not keep a signal from its work
+    with contextlib.suppress(LimitError):  # if no thread can start, the signal still does its work
         futures.wait([background("say", partial(os.write, 2, data))], NOTE_SECONDS)
 
 
 def block() -> None:
-    """Makes our output blocking, so that a slow reader loses no line. An ssh, or another program with the same pipe,
-    may have made it non-blocking."""
+    """Makes stdout and stderr blocking, so that a slow reader loses no line. ssh, or another program that has the same
+    pipe, may have made them non-blocking."""
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             os.set_blocking(fd, True)
 
 
 def stopped() -> bool:
-    """Returns whether a reader that reads nothing is given up soon: a stopped terminal, and any reader after an
-    interrupt. A pager or a busy program at the other end of a pipe mostly continues."""
+    """Returns whether fleet soon gives up a reader of its output that reads nothing. It does so for a stopped terminal,
+    and for any reader after an interrupt. Otherwise it waits longer: a pager or a busy program at the other end of a
+    pipe mostly reads on."""
     terminals = [fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if interactive(stream)]
     return _bottom.noted or len(select.select([], terminals, [], 0)[1]) < len(terminals)
 
 
 def give_up() -> None:
-    """Gives up a terminal that is stopped while a thread hangs in a write to it. The locks of our streams must not keep
-    fleet from ending."""
+    """Replaces stdout, and stderr if it accepts no output, while a thread hangs in a write to a stopped terminal. That
+    thread holds the locks of the streams, which would keep fleet from ending."""
     global _bottom
     _bottom = _Bottom()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -202,7 +208,7 @@ def give_up() -> None:
 
 
 def report_fault(fault: Exception) -> None:
-    """Reports a fault in code that only shows something: the work goes on."""
+    """Reports a fault in code that only shows something, so the work goes on."""
     text = "".join(traceback.format_exception_only(fault)).strip().splitlines()[-1]
     with aside():
         sys.stderr.write(f"warning: a fault in what fleet shows here: {text}; the work goes on. Please report it\n")
@@ -210,8 +216,8 @@ def report_fault(fault: Exception) -> None:
 
 
 class Ticking:
-    """Something live. A separate thread calls `tick` every TICK_SECONDS within the block, and removes the live lines
-    after it."""
+    """Draws a live display within the block: a separate thread calls `tick` every TICK_SECONDS, and removes the live
+    lines at the end. If `on` is False, no thread starts."""
 
     def __init__(self, on: bool = True) -> None:
         self._over, self.on = threading.Event(), on
@@ -252,7 +258,8 @@ def _in_foreground() -> bool:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Restores the mode of stdin's terminal after the block, whatever happened to the process that changed it."""
+    """Restores the mode of stdin's terminal after the block, even if a process that changed the mode did not end in
+    order."""
     before = termios.tcgetattr(0) if interactive(sys.stdin) else None
     try:
         yield
@@ -263,8 +270,8 @@ def kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
-    """Calls a key's handler, in a separate thread, within the block. Other keys do nothing; Ctrl-C is not changed.
-    Without a terminal on stdin in the foreground it does nothing."""
+    """Calls a key's handler, in a separate thread, within the block. Other keys do nothing; Ctrl-C is not changed. No
+    key is read if stdin is no terminal, or if fleet is in the background."""
     if not interactive(sys.stdin) or not _in_foreground():
         yield
         return
@@ -289,5 +296,5 @@ def pressed(handlers: Mapping[bytes, Callable[[], object]]) -> Iterator[None]:
         finally:
             os.close(ending)
             reader.join(2 * POLL_SECONDS)
-            if not reader.is_alive():  # a live reader still uses the number, which another file could get
+            if not reader.is_alive():  # a reader that still runs uses this fd; another file could get its number
                 os.close(over)

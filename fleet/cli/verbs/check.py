@@ -1,4 +1,4 @@
-"""`fleet check`"""
+"""Runs `fleet check`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fleet.rules.rule import Finding
 
 COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
-COLUMN_WIDTH = 26
+COLUMN_WIDTH = 26  # cells of a column, from which the number of columns follows
 FACT = "fact"
 PIPE_WIDTH = 160  # cells for the columns, if no terminal limits them
 
@@ -86,8 +86,8 @@ def check(html: Path | None, **given: Any) -> int:
 
 
 def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, verbose: bool = False) -> str:
-    """Returns the text of `fleet check`: the matrix, hosts without facts, the findings, and a summary line. width: of
-    the terminal; None for no limit."""
+    """Returns the text of `fleet check`: the matrix, hosts without facts, the findings, and a summary line. width:
+    cells of the terminal; None for no limit."""
     from fleet.rules.judge import by_cause_and_severity
 
     lines: list[str] = []
@@ -112,7 +112,7 @@ def screen(checked: Checked, *, width: int | None = None, quiet: bool = False, v
 
 def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
     """Returns the inventory's changes for a better network, as a diff; as single lines if no diff is possible.
-    inventory: None for the one of the command line, which is read only if there is a change."""
+    inventory: the one to change; None for that of the command line, which is read only if there is a change."""
     found = checked.measured.proposed
     if not found:
         return []
@@ -130,7 +130,7 @@ def proposal(checked: Checked, inventory: Inventory | None = None) -> list[str]:
 
 
 def describe(cause: Cause[Finding], width: int | None) -> list[str]:
-    """Returns what one rule found, and the remedy below it."""
+    """Returns the lines about what one rule found, with the remedy below."""
     finding = cause.whose[0]
     severity = click.style(f"{finding.severity:7}", fg=COLORS[finding.severity], bold=True)
     message = clean(" ".join(cause.message.split()))

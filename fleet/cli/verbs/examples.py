@@ -1,4 +1,4 @@
-"""`fleet examples [NAME...] [--to DIR]`: what comes with fleet to start from."""
+"""Runs `fleet examples [NAME...] [--to DIR]`: lists, prints or copies the examples that come with fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fleet.model import Report
 
 
 def about(path: Path) -> str:
-    """Returns an example's first line, or the one after its "#!"."""
+    """Returns the first clause of an example's first line, or of the line after its "#!"."""
     first, *others = path.read_text("utf-8").split("\n")
     line = (others[0] if first.startswith("#!") else first).strip('#"{ ').removeprefix("TEMPLATE. ")
     return re.split(r"[.;:,]( |$)", line)[0]

@@ -1,4 +1,4 @@
-"""`fleet exec -- ARGV...`"""
+"""Runs `fleet exec -- ARGV...`."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from fleet.model import Host, Result
 from fleet.requests.hosts import Exec
 
 OPERATOR = re.compile(r"\|\|?|&&?|;|\d?>>?|<|\d>&\d")
-WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")  # have such arguments
-BUILTINS = ("cd", "source", "export", "ulimit", "umask", "alias", "type")  # of shells
+# programs whose own arguments may look like operators of a shell
+WITH_SIGNS = ("find", "grep", "egrep", "rg", "awk", "sed", "tr", "cut", "expr", "test", "[")
+BUILTINS = ("cd", "source", "export", "ulimit", "umask", "alias", "type")  # only a shell has them
 GLOB = re.compile(r"(?=.*[*?])(?!.*\.[*?])[\w./~*?-]+")  # a pattern of a shell; most regular expressions do not match
 SHORT = re.compile(r"^-\w")  # -w in -wgpu01
 LINE_BYTES = 1 << 20  # a longer line is split
-END_BYTES = 4096  # end of a host's output, kept to show its last lines
-SHARE = 3  # one row of the terminal in so many is for the last lines
+END_BYTES = 4096  # so much of the end of a host's output is kept, to show its last lines
+SHARE = 3  # the last lines take one in so many rows of the terminal
 
 
 class PrefixedLines(ProgressLine):
@@ -80,7 +81,7 @@ class LastLines(ProgressLine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends: dict[str, bytes] = {}  # of each host's output, the newest last
+        self._ends: dict[str, bytes] = {}  # host -> the end of its output; the host that wrote last comes last
 
     def feed(self, event: Event) -> None:
         super().feed(event)
@@ -102,12 +103,12 @@ class LastLines(ProgressLine):
 
 
 def line_for(no_fold: bool) -> ProgressLine:
-    """Returns the progress line of a command. Without folding it also prints the output as it arrives."""
+    """Returns the progress line of a command. If outputs are not folded, the line also prints them as they arrive."""
     return PrefixedLines() if no_fold and not settings_of().json else LastLines()
 
 
 def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
-    """Prints the output of the hosts that the progress line has not shown."""
+    """Prints the hosts' outputs, as far as the progress line has not shown them."""
     if isinstance(line, PrefixedLines):
         line.flush()
     else:
@@ -116,8 +117,8 @@ def show_outputs(results: Sequence[Result], line: ProgressLine) -> None:
 
 
 class ExecVerb(Verb):
-    """Gives all tokens after the command's first one to the command. If one of them is also an option of fleet, and
-    there is no "--", that is an error: the intention is not guessed."""
+    """Passes all tokens after the command's name to the command. If one of these tokens is also an option of fleet, and
+    no "--" precedes the command, it raises UsageError: the user may have meant either."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -211,10 +212,10 @@ def exec_(no_fold: bool, stdin: bool | None, argv: tuple[str, ...], **options: A
 def other_command(
     argv: Sequence[str], env_of: str | None, statuses: Collection[int | None], hosts: Mapping[str, Host]
 ) -> str | None:
-    """Returns the probably intended command for an argv that ended with these statuses; None if there is none. hosts:
-    by name."""
+    """Returns a hint with the command that was probably meant, for an argv that ended with these statuses; None without
+    a guess. hosts: name -> host."""
     fleet = f"fleet exec --env-of {env_of}" if env_of else "fleet exec"
-    if 127 in statuses:  # no host has such a program
+    if 127 in statuses:  # a host has no such program
         if len(argv) == 1 and len(argv[0].split()) > 1:
             return whole_line(argv[0], fleet)
         if argv[0] in hosts and len(argv) > 1:
@@ -235,7 +236,8 @@ def other_command(
 def own_input(requested: bool | None) -> tuple[BinaryIO | None, bool]:
     """Returns (standard input if it is to be sent, whether there is input that is not sent). Without an option, input
     that only fleet has is sent. Input that fleet shares with its caller (a script, a loop over a file of hosts) belongs
-    to the caller. Raises UsageError if that is a file of which nothing was read: it is not known who is to read it."""
+    to the caller. Raises UsageError if such shared input is a file of which nothing was read: it is not known whether
+    it is for the command. requested: True for --stdin, False for -n, None for neither."""
     if requested and terminal.interactive(sys.stdin):
         raise UsageError("--stdin: standard input is a terminal, which is not read", hint="give it a file: < FILE")
     ours, waits = os.fstat(0), False
@@ -265,7 +267,7 @@ def own_input(requested: bool | None) -> tuple[BinaryIO | None, bool]:
 
 
 def _is(ours: os.stat_result, path: str, *, otherwise: bool) -> bool:
-    """Returns whether the path is that file; `otherwise` if that cannot be known."""
+    """Returns whether the path is the file whose status is `ours`; returns `otherwise` if that cannot be known."""
     try:
         return os.path.samestat(ours, os.stat(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""`fleet help [VERB | TOPIC]`"""
+"""Runs `fleet help [VERB | TOPIC]`."""
 
 from __future__ import annotations
 

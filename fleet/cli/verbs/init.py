@@ -1,4 +1,4 @@
-"""`fleet init [FILE]`"""
+"""Runs `fleet init [FILE]`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def init(source: str | None, tofu: bool, yes: bool) -> int:
 
 
 def target(inventory: str | None) -> tuple[Path, str | None]:
-    """Returns the inventory's path and its present text."""
+    """Returns (the inventory's path, its present text); the text is None if there is no such file. Raises UsageError
+    for an inventory that init cannot write."""
     named = inventory or os.environ.get(VARIABLE) or DEFAULT_FILES[0]
     if named == LAB:
         raise UsageError("the lab writes its own inventory", hint="'fleet init -i fleet.yaml' writes one of yours")
@@ -92,7 +93,8 @@ def target(inventory: str | None) -> tuple[Path, str | None]:
 
 
 def given(source: str | None, path: Path, old: str | None, chosen: bool) -> Given:
-    """Returns the hosts that the user means. chosen: do not ask which hosts of ~/.ssh/config."""
+    """Returns the hosts that the user means. chosen: True if the user is not asked whether all hosts of ~/.ssh/config
+    are meant."""
     there = parse_yaml(old, str(path)) if old else None
     if source == "-":
         if terminal.interactive(sys.stdin):

@@ -1,4 +1,4 @@
-"""`fleet kill-port PORT...`"""
+"""Runs `fleet kill-port PORT...`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def kill_port(ports: list[int], yes: bool, force: bool, grace: float, runs: tupl
 
 
 def agree(count: int, ports: Sequence[int], force: bool) -> bool:
-    """Returns whether the user agrees to end them. Raises UsageError without a terminal."""
+    """Returns whether the user agrees to end `count` processes. Raises UsageError without a terminal."""
     what = f"{count} process{'' if count == 1 else 'es'}"
     agreed = ask(f"End {what}?")
     if agreed is None:
@@ -103,7 +103,8 @@ def show(listeners: tuple[Listener, ...]) -> None:
 
 
 def show_ended(outcome: Report) -> None:
-    """Prints the processes that were ended. Those that are left become errors of their hosts."""
+    """Prints the processes that were ended; with --dry-run, why some would not be ended. Processes that are left are
+    errors of their hosts, which finish() prints."""
     from fleet.rules.causes import by_cause
 
     outcomes: list[tuple[str, str, None]] = []

@@ -1,4 +1,4 @@
-"""`fleet lab up [N] | down | status | cut | heal | freeze | kill | link`"""
+"""Runs `fleet lab up [N] | down | status | cut | heal | freeze | kill | link`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fleet.cli.verbs.setup_ssh import answer
 from fleet.errors import EXIT_OK, UsageError
 from fleet.model import Report, Result
 
-MANY, HOST_MIB = 32, 9
+MANY, HOST_MIB = 32, 9  # so many new hosts need no consent; memory of a host
 
 if TYPE_CHECKING:
     from fleet.lab.lab import Lab
@@ -168,7 +168,7 @@ def status() -> int:
 
 
 def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]]) -> int:
-    """Acts on the hosts of a node set, and reports it: "lab01: cut off"."""
+    """Acts on the hosts of a node set, and reports it: "lab01: cut off". done: the text for what was done to them."""
     from fleet.lab.state import select
 
     the = the_lab()
@@ -180,7 +180,7 @@ def on_hosts(nodes: Sequence[str], done: str, act: Callable[[Lab], Sequence[str]
 
 
 def _state(verb: str, done: str, text: str) -> None:
-    """Adds a command that puts hosts into a state. done: the report about them."""
+    """Adds a command that puts hosts into a state. done: the text that reports it."""
 
     @lab.command(verb, help=text, examples=(f"fleet lab {verb} lab02", f"fleet lab {verb} 'lab[02-03]'"))
     @click.argument("nodes", metavar="HOST...", nargs=-1, required=True, shell_complete=completed("lab_host"))

@@ -1,4 +1,4 @@
-"""`fleet play FILE`: a playbook's steps, each run as its command line."""
+"""Runs `fleet play FILE`: each step of a playbook, as a command line of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fleet.playbook.read import load
 from fleet.playbook.steps import Param, Step, starting_at
 from fleet.tasks.named import NamedTasks
 
-# options that hold for the whole playbook: a step does not take them, and selects hosts by its key "on"
+# options that hold for the whole playbook. A step does not take them; its key "on" selects its hosts
 _NOT_IN_STEPS = ("inventory", "hosts", "exclude", "dry-run", "json", "quiet", "verbose")
 OF_YAML, OF_TASKS = "A YAML playbook", "Python tasks"
 ENV_OPTIONS = ("--env", "--env-expand")
@@ -53,8 +53,8 @@ def param_of(param: click.Parameter) -> tuple[str, Param]:
 
 @dataclass
 class CliVerbs:
-    """Implements playbook.steps.Verbs by this command line. shared: the common options, which come before each step's
-    verb.
+    """Implements playbook.steps.Verbs: runs each step as a line of fleet's click commands. shared: the common options,
+    which come before each step's verb.
 
     inventory: the hosts that steps select from; None if it cannot be read yet (a step may bring the lab up).
     """
@@ -75,7 +75,7 @@ class CliVerbs:
         verb, *rest = argv
         try:
             parent = click.Context(cli, info_name="fleet", **SETTINGS)
-            with redirect_stdout(io.StringIO()):  # a step with --help prints it
+            with redirect_stdout(io.StringIO()):  # the --help of a step would print its help here
                 ctx = command_of(verb).make_context(verb, rest, parent=parent)
         except click.exceptions.Exit:
             raise UsageError("asks for help, it runs nothing") from None
@@ -108,7 +108,7 @@ def shared_options(settings: Settings) -> list[str]:
 
 
 class Play(Verb):
-    """Leaves all arguments after a task file to the tasks, options included."""
+    """Passes all arguments after a task file to the tasks, including options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parser = self.make_parser(ctx)
@@ -191,7 +191,7 @@ def play_steps(vars_: tuple[str, ...], from_: str | None, file: str) -> int:
     exit code, and the JSON documents that it wrote."""
     playbook = Path(file)
     settings = settings_of()
-    shared = shared_options(settings)  # as typed: with --on, reading the hosts sets a transport
+    shared = shared_options(settings)  # before the hosts are read: with --on, reading sets a transport
     if not playbook.exists() and (known := find(str(playbook), "playbooks")):
         playbook = shipped()[known]
         inform(f"playing fleet's own {known}")
@@ -251,8 +251,8 @@ def masked(argv: Sequence[str]) -> list[str]:
 def hidden(vars_: Sequence[str], steps: Sequence[Step]) -> list[str]:
     """Returns the NAME=VALUE pairs of --var for a hint, with *** for secret values.
 
-    A value is secret if it is in an argument that masked() changes, and one of these holds: the argument is hidden as
-    a whole; the variable's name looks like that of a secret; the rest of the argument does."""
+    A value is secret if it is in an argument that masked() changes, and one of these holds: the argument is hidden as a
+    whole; the variable's name, or the rest of the argument, looks like the name of a secret."""
     masks = [pair for step in steps for pair in zip(step.argv, masked(step.argv), strict=True) if pair[0] != pair[1]]
     out = []
     for variable in vars_:

@@ -1,4 +1,4 @@
-"""`fleet setup-ssh`"""
+"""Runs `fleet setup-ssh`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _terminal() -> bool:
-    """Returns whether a user can answer: stdin may be a pipe while the terminal is there."""
+    """Returns whether a user can answer on the terminal, which may be there even if stdin is a pipe."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -38,7 +38,8 @@ def _terminal() -> bool:
 
 
 def ask_password(hosts: Sequence[str]) -> str | None:
-    """Returns the password that is typed, hidden, on the terminal. None without a terminal, or for an empty answer."""
+    """Returns the password that a user types, hidden, on the terminal; None without a terminal, or for an empty
+    answer."""
     if not _terminal():
         return None
     try:
@@ -49,8 +50,8 @@ def ask_password(hosts: Sequence[str]) -> str | None:
 
 
 def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
-    """Returns the answer that is typed after these lines, in lower case. None without a terminal. lines: makes them for
-    a width."""
+    """Returns the answer that is typed after these lines, in lower case. Returns None without a terminal. lines:
+    returns the lines for the width of the terminal."""
     if not _terminal():
         return None
     with interruptible(), terminal.prompt(), Path("/dev/tty").open("r+b", buffering=0) as tty:
@@ -59,7 +60,7 @@ def answer(lines: Callable[[int | None], Sequence[str]]) -> str | None:
 
 
 def confirm(keys: Sequence[NewKey]) -> bool | None:
-    """Shows the unconfirmed host keys. Returns the user's one answer for all of them."""
+    """Shows the unconfirmed host keys. Returns the user's one answer for all of them; None without a terminal."""
     reply = answer(lambda width: [*table(keys, width), "Accept them? Type 'yes' if they are right: "])
     if reply == "y":
         reply = answer(lambda width: ["'y' is not enough for keys that are not verified. Type 'yes' in full: "])
@@ -67,7 +68,7 @@ def confirm(keys: Sequence[NewKey]) -> bool | None:
 
 
 def table(keys: Sequence[NewKey], width: int | None = None) -> list[str]:
-    """Returns the lines about keys: host, address, key type, fingerprint, and the fingerprints that it would
+    """Returns the lines about keys: host, address, key type, fingerprint, and the fingerprints that the key would
     replace."""
     rows = [[clean(cell) for cell in (k.host, k.target, k.key.type, k.key.fingerprint, ", ".join(k.old))] for k in keys]
     return [

@@ -1,4 +1,4 @@
-"""`fleet slurm-conf`: writes the configuration files of Slurm for the inventory's hosts."""
+"""Runs `fleet slurm-conf`: writes the configuration files of Slurm for the inventory's hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fleet.slurmconf import CGROUP_CONF, gres_conf, node_of, slurm_conf
 
 
 def steps(first: str, folder: str) -> list[str]:
-    """Returns the commands that make a cluster by these files. first: the name of the controller."""
+    """Returns the commands that make a Slurm cluster from the files in `folder`. first: the first host, which is the
+    controller."""
     lines = (
         "fleet exec -- apt-get install -y slurm-wlm munge",
         "(umask 077 && head -c 1024 /dev/urandom > munge.key)",

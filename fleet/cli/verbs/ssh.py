@@ -1,4 +1,4 @@
-"""`fleet ssh HOST [CMD...]`, `fleet forward HOST PORT[:LOCAL]`"""
+"""Runs `fleet ssh HOST [CMD...]` and `fleet forward HOST PORT[:LOCAL]`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_HOST = without("hosts", "exclude", "transport", "fanout", "json")
 
 
 def _all_hosts(verb: str) -> Inventory:
-    """Returns all hosts. Raises UsageError with --json: the session has no document."""
+    """Returns all hosts. Raises UsageError with --json: a session has no JSON document."""
     if settings_of().json and not settings_of().dry_run:
         raise UsageError(f"{verb} takes no --json", hint="of a command: fleet exec --json -- hostname")
     return load_all_hosts()

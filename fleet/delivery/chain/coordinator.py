@@ -33,8 +33,9 @@ class Coordinator:
     """Keeps the state of all members and decides which one sends to which. Its methods may be called from any thread.
 
     members: every host, in inventory order. every: seconds between their reports. limit: bytes a second that the source
-    sends. locked: called with the name of each host that holds its lock; at the end, with each name. force, keep,
-    hint: for files that are the nodes' own; see transfer.Broadcast.
+    sends. locked: called with a host's name when no other host has to wait for its lock any more, as the host holds it
+    or takes none; called with each name at the end. force, keep, hint: what to do with files that are the nodes' own;
+    see transfer.Broadcast.
 
     cuts: the delays that lost hosts caused, see Broadcasted in answers/sync.py.
     """
@@ -70,7 +71,7 @@ class Coordinator:
 
     # -- members come and go -------------------------------------------------------------------------------
     def emit(self, event: Event) -> None:
-        with best_effort("show the progress", Exception):  # which must not end the coordinator
+        with best_effort("show the progress", Exception):  # an error in it must not end the coordinator
             self._view(event)
 
     def opened(self, member: Member, outbox: Outbox) -> None:
@@ -146,7 +147,7 @@ class Coordinator:
         self._go([m for m in members if m.state == "ready"])
 
     def settle(self, member: Member) -> None:
-        """Sends a member the digests that it waits for, once all are known. A file that has changed gets none."""
+        """Sends a member the digests that it waits for, once all are known. Leaves out files that have changed."""
         if member.unsure and not self.source.ask(member.unsure):
             digests = self.source.digests
             self.answer(member, packed([(i, digests[i]) for i in member.unsure if i in digests]))
@@ -203,7 +204,7 @@ class Coordinator:
             self._give()
 
     def _give(self, gone: str | None = None) -> None:
-        """Orders senders whose receiver has changed to send to the new one. gone: the host that caused the change."""
+        """Sends an order to each sender that has a new receiver. gone: the host that caused the change."""
         assert self.chain is not None
         for order in self.chain.orders():
             receiver, hop = self.members[order.receiver], self.chain.hops[order.receiver]

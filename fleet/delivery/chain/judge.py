@@ -1,9 +1,10 @@
 """Judges which hosts hold up a broadcast, and decides what becomes of each.
 
-One rule holds for all that may go wrong between two hosts: the head cannot know whose fault it is, and either may lie.
-The receiver is moved to the end, where it has another sender and no host waits for it. If it fails with that sender,
-too, the source itself serves it, outside the chain. If that fails as well, it is given up. A sender after which two
-receivers failed is moved to the end itself. A silent host is away: it loses its place until it sends again."""
+One rule holds for every fault between two hosts, because the head cannot know whose fault it is, and either host may
+lie. First, the receiver is moved to the end of the chain, where it has another sender and no host waits for it. If the
+receiver fails with that sender, too, the source itself serves it, outside the chain. If that fails as well, the
+receiver is given up. A sender is moved to the end if two of its receivers failed. A silent host is away: it loses its
+place until it sends again."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from typing import Literal
 
 from fleet.delivery.chain.order import HERE, SOURCE, Chain, Hop
 
-SILENCE_SECONDS = 2.0  # for a node that takes no bytes either
+SILENCE_SECONDS = 2.0  # for a node that takes no bytes
 SILENCE_LIMIT = 8.0  # for a node that takes bytes: its link may be too full for its reports
-DEATH_SECONDS = 12.0
-STALL_SECONDS = 15.0
-LAG_BYTES = 8 << 20
-TRIAL_LEFT_SECONDS = 20.0
-UNREACHED = 3
+DEATH_SECONDS = 12.0  # a host that sends no report for so long is given up
+STALL_SECONDS = 15.0  # a hop that makes no progress for so long has stalled
+LAG_BYTES = 8 << 20  # a hop that is so far behind its sender is slower than its sender
+TRIAL_LEFT_SECONDS = 20.0  # no trial begins if the first host needs less time
+UNREACHED = 3  # if the source cannot reach more hosts than this, all hosts are given up
 # how often a link is tried again before its failure counts as a fault
 TRIES = {"lost": 3, "unreachable": 1, "corrupt": 1}
 
@@ -46,8 +47,9 @@ HINTS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Decides what becomes of a node. aside: the others go on without it; last: it moves to the end; direct: the source
-    serves it; out: it is given up. kind: as in FleetError; "trial" for a move that blames no host."""
+    """Decides what becomes of a node. action: "aside": the others go on without the node; "last": it moves to the end;
+    "direct": the source serves it; "out": it is given up. kind: as in FleetError; "trial" for a move that blames no
+    host."""
 
     name: str
     action: Action
@@ -56,8 +58,8 @@ class Verdict:
 
 
 class Judge:
-    """Decides on the hops of a chain. every: seconds between the reports of a hop. tried: no other host is put first
-    for a trial. named: the source's name in messages."""
+    """Decides on the hops (nodes) of a chain. every: seconds between the reports of a hop. tried: there is no trial
+    with another host first, see _trial(). named: the source's name in messages."""
 
     def __init__(self, chain: Chain, every: float = 0.2, tried: bool = False, named: str = HERE) -> None:
         self._chain, self._source = chain, named
@@ -94,8 +96,8 @@ class Judge:
         return self._fault(sender, hop, reasons[kind], kind, why)
 
     def corrupt(self, name: str, epoch: int) -> list[Verdict]:
-        """Judges a hop that received wrong bytes over link `epoch`. The file is requested again first: the sender may
-        only have passed the bytes on, and then repairs its own copy, too."""
+        """Judges a hop that received wrong bytes over link `epoch`. At first, the file is requested again. The sender
+        may have only passed the wrong bytes on; then it repairs its own copy, too."""
         return self.broke(self._chain.sender_of(name), epoch, "corrupt", "")
 
     def _fault(self, sender: str, hop: Hop, reason: str, kind: str, why: str = "") -> list[Verdict]:
@@ -134,7 +136,7 @@ class Judge:
     def _silent(self, now: float) -> list[Verdict]:
         there = [hop for hop in self._chain.hops.values() if not hop.away]
         silent = [hop for hop in there if now - hop.reported_at > self._patience(hop, now)]
-        # with all of them silent at once, it is the head that is cut off: the connections themselves will show it
+        # if all hosts are silent at once, the head is cut off, and its connections will show that
         if len(silent) == len(there) > 1:
             return []
         for hop in silent:
@@ -162,9 +164,9 @@ class Judge:
         return self._fault(name, hop, f"it has received nothing for {idle:.0f} s", "stalled")
 
     def _slow(self, hop: Hop) -> list[Verdict]:
-        """Judges a hop that is far slower than a usual rate. That is the rate of its sender, or of the host that was
-        first before the trial. Once all others are done, moved or served by the source, it is the second best of their
-        rates."""
+        """Judges a hop that is far slower than the usual rate. The usual rate is that of its sender, or of the host
+        that was first before the trial. Once all other hops are done, moved or served by the source, it is the second
+        best rate of these."""
         sender = self._chain.hops.get(self._chain.sender_of(hop.name))
         others = [one for one in self._chain.hops.values() if one is not hop]
         if not any(not (one.done or one.moves or one.direct) for one in others) and len(others) > 1:
@@ -184,7 +186,7 @@ class Judge:
 
     def _trial(self) -> list[Verdict]:
         """Puts another host first, once, in a long transfer. The head cannot see whether the first host's own link
-        holds up all the others. It costs one connection."""
+        holds up all the others. The trial costs one connection."""
         row = self._chain.in_row()
         if self._tried or len(row) < 2:
             return []

@@ -22,9 +22,9 @@ from fleet.protocol.messages.chain import Done, Need, Ranges
 from fleet.transport.base import Cancel, Session, Watchdog
 from fleet.transport.program import Program
 
-SILENCE_SECONDS = 20.0
+SILENCE_SECONDS = 20.0  # a host that sends no byte for so long is lost
 HELLO_SECONDS = 60.0  # time for a lock, and for folders on slow disks
-SLOWEST_DISK = 10 << 20
+SLOWEST_DISK = 10 << 20  # bytes a second
 LISTS: tuple[Literal["wants", "files"], ...] = ("wants", "files")  # these may be sent in parts
 Handle = Callable[[str, Mapping[str, Any]], None]
 
@@ -56,9 +56,11 @@ class Outbox:
 class Member:
     """Holds what the head knows of a host in the chain. The coordinator's lock guards all of it.
 
-    state: "starting", "ready" (it has reported what it needs), "shared", "receiving", "done" or "out". reached: the
-    address that SSH went to. need: what it lacks, see take_need(). work: bytes that it may have to read on its disk.
-    quiet: since when it makes no progress.
+    state: "starting", "ready" (it has reported what it needs), "shared", "receiving", "done" or "out". token: the
+    secret from which the tokens of its links are made. greeted: it has sent its first message. parts: lists of which a
+    part has arrived, by name. reached: the address to which SSH connected. need: what it lacks, see take_need().
+    received, placed: bytes received and files in place. work: bytes that it may have to read on its disk. quiet:
+    measures how long it has made no progress.
     """
 
     host: Host
@@ -87,14 +89,14 @@ class Member:
     @property
     def addresses(self) -> list[list[Any]]:
         """Returns where its listener can be dialled, best first: [[address, port]]. Only addresses that the inventory
-        names or that SSH reached are used: the host may choose among its own, and names no other machine."""
+        names or that SSH reached are used. So the host may choose one of its own, but cannot name another machine."""
         known = dict.fromkeys(filter(None, [self.host.data_address, self.reached, self.host.address]))
         own = [self.need["address"]] if self.need["address"] in known else []
         return [[address, self.need["port"]] for address in dict.fromkeys([*own, *known])]
 
     @property
     def own_addresses(self) -> list[list[Any]]:
-        """Returns where it can be dialled on its own machine."""
+        """Returns the addresses at which it can be dialled on its own machine: [[address, port]]."""
         own = [self.need["address"], self.need["port"]]
         return [own, *(pair for pair in self.addresses if pair != own)]
 
@@ -112,8 +114,8 @@ class Member:
         return None
 
     def take(self, name: str, part: Sequence[Any], manifest: Manifest) -> list[Any]:
-        """Adds a part to the list `name` (see LISTS) and returns the list. It has at most one item per manifest
-        entry."""
+        """Adds a part to the list `name` (see LISTS) and returns the list. Raises ProtocolError if the list has more
+        items than the manifest has entries."""
         known = self.parts.setdefault(name, [])
         take_more(known, part, len(manifest.entries), self.host.name)
         return known
@@ -138,13 +140,13 @@ class Member:
         return pairs
 
     def lacks(self, index: int) -> bool:
-        """Is true where that file is not in place there."""
+        """Returns whether the file with this number is not in place on the host."""
         ranges = self.need["files"]
         at = bisect.bisect_right(ranges, index, key=lambda r: r.start) - 1
         return at >= 0 and index in ranges[at]
 
     def lacking(self) -> Iterator[int]:
-        """Returns the indexes of the files that are not in place there, in order."""
+        """Returns the numbers of the files that are not in place on the host, in order."""
         return (i for part in self.need["files"] for i in part)
 
     def take_done(self, message: Done) -> None:
@@ -168,7 +170,8 @@ class Member:
 def converse(
     session: Session, spec: Mapping[str, Any], cancel: Cancel, opened: Callable[[Outbox], None], handle: Handle
 ) -> None:
-    """Runs the program to its end and gives each of its messages to `handle`. Raises FleetError."""
+    """Runs the member's program to its end and gives each of its messages to `handle`. opened: called with the
+    program's outbox before the first message. Raises FleetError."""
     with Program(session, "delivery.chain.member", spec) as program:
         outbox = Outbox(program)
         try:

@@ -1,7 +1,8 @@
-"""Decides the order of sending in a broadcast, and holds the progress of each node. It has no threads and no clocks.
+"""Decides the order of sending in a broadcast, and holds the progress of each node. This module has no threads and no
+clocks.
 
-Every node that still needs bytes receives them from the nearest earlier node that is not away, done or not. If there is
-none, it receives them from the source. judge.py decides which nodes are moved."""
+Every node that still needs bytes receives them from the nearest node before it that is not away; that node may be done.
+Without such a node, it receives them from the source. judge.py decides which nodes are moved."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 
 SOURCE = ""  # no host has this name
 HERE = "this machine"
-RATE_SECONDS = 4.0
-SAMPLE_SECONDS = 0.05
+RATE_SECONDS = 4.0  # time over which a rate is measured
+SAMPLE_SECONDS = 0.05  # shortest time between two samples of a rate
 LEAST_BYTES, LEAST_FILES = 1 << 16, 5  # less than that is no progress
-MOVES = 3
+MOVES = 3  # how often a hop may be moved to the end
+# a hop crawls if its rate is below this fraction of the usual rate, and if that costs more than these seconds
 CRAWL_FRACTION, CRAWL_COST_SECONDS = 0.25, 8.0
 
 
@@ -29,9 +31,10 @@ class Order:
 
 @dataclass
 class Hop:
-    """Holds the progress of a node. position: the first byte that it lacks. received: bytes so far; todo: bytes in
-    all. counted, files: bytes received and files in place when `grown` was set. moves: how often it was moved to the
-    end.
+    """Holds the progress of a node. position: offset in the stream of the first byte that it lacks. received: bytes so
+    far; todo: bytes in all. away: the node is silent, and has no place in the chain. direct: the source serves it,
+    outside the chain. samples: (time, bytes received) of the last RATE_SECONDS. counted, files: bytes received and
+    files in place when `grown` was set. moves: how often it was moved to the end.
 
     Times are monotonic seconds. reported_at: the time of its last report; grown: of its last progress; linked: of its
     last change of sender; began: of its first bytes. best: its highest rate so far, in bytes a second."""
@@ -65,11 +68,12 @@ class Hop:
         return (r1 - r0) / (t1 - t0)
 
     def usual(self) -> float:
-        """Returns the bytes a second in its best time; 0.0 if that is not known."""
+        """Returns the node's highest rate in bytes a second; 0.0 if that is not known."""
         long_enough = self.began is not None and self.grown - self.began >= 0.5
         return max(self.best, self.received / (self.grown - (self.began or 0.0)) if long_enough else 0.0)
 
     def crawls(self, usual: float) -> bool:
+        """Returns whether the node is far slower than `usual` bytes a second, and loses much time by that."""
         rate = self.rate()
         if self.done or not self.left or rate is None or not usual or rate >= usual * CRAWL_FRACTION:
             return False
@@ -105,7 +109,7 @@ class Chain:
                 self._epoch += 1
                 self.links[hop.name] = Order(sender, hop.name, self._epoch)
                 changed.append(self.links[hop.name])
-                # its rate from its earlier sender does not count against it
+                # a low rate from the earlier sender does not count against this node
                 hop.samples.clear()
                 hop.linked = self.now
             if not hop.direct:
@@ -119,8 +123,8 @@ class Chain:
         return [hop for hop in self.hops.values() if not (hop.away or hop.direct)]
 
     def to_end(self, hop: Hop) -> bool:
-        """Moves a hop to the end, so that no host depends on it. Returns False if it is there, or was moved too
-        often."""
+        """Moves a hop to the end, so that no host depends on it. Returns False if the hop is there already, or was
+        moved too often."""
         if hop.moves >= MOVES or hop is self.in_row()[-1]:
             return False
         hop.moves += 1

@@ -32,9 +32,9 @@ from fleet.transport.program import Program, bootstrap, packed
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
-EVERY_SECONDS = 0.2
+EVERY_SECONDS = 0.2  # between two reports of a node that sends its files
 SILENCE_SECONDS = DEATH_SECONDS
-FILES_AT_ONCE = 5000
+FILES_AT_ONCE = 5000  # most files in one request for digests
 POLL_SECONDS = 0.5
 
 
@@ -51,8 +51,9 @@ class HeadSource(Reader):
 
 
 def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
-    """Returns whether one folder can hold these entries: no path twice, each below folders. Without a mode, they must
-    be one file. A receiver of an impossible list would be blamed for it."""
+    """Returns whether one folder can hold these entries: no path occurs twice, and each lies in a folder of the list.
+    If `mode` is None, the entries must be one file. An impossible list must not reach a receiver, which would be blamed
+    for it."""
     if mode is None:
         return [(path, kind) for path, kind, *_ in entries] == [("", "f")]
     kinds = {path: kind for path, kind, *_ in entries}
@@ -61,7 +62,9 @@ def is_tree(entries: Sequence[Entry], mode: int | None) -> bool:
 
 
 class NodeSource:
-    """Has a node send its files. Call read() for its manifest, then follow() to receive its messages."""
+    """Has a node send its files. Call read() for its manifest, then follow() to receive its messages. digests: file
+    number -> sha256. changed, grown: numbers of the files that changed, or got longer, while the node read them. sent:
+    bytes that the node has sent. on_news, on_link: functions that receive its messages."""
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class NodeSource:
         return replace(tree, root=Path(path))
 
     def follow(self, failed: Callable[[FleetError], None]) -> None:
-        """Starts a thread that receives the node's messages until the end. failed: called with the error if it
+        """Starts a thread that receives the node's messages until the end. failed: called with the error if the node
         fails."""
 
         def run() -> None:
@@ -148,6 +151,7 @@ class NodeSource:
             self.on_news(digests, changed)
 
     def ask(self, files: Iterable[int]) -> set[int]:
+        """Requests the digests of these files. Returns the files whose digests are not known yet."""
         missing = set(files) - self.digests.keys() - self.changed
         for part in in_parts(sorted(missing - self._requested), FILES_AT_ONCE):
             self._outbox.put({"op": "ask", "files": part})

@@ -29,14 +29,14 @@ from fleet.protocol.messages.chain import MemberSpec
 from fleet.runtime import Runtime
 from fleet.transport.certificate import make_certificate
 
-PATIENCE_SECONDS = 60.0  # after which a node gives up a silent head, and its locks
-FDS_PER_HOST = 2
+PATIENCE_SECONDS = 60.0  # a node waits so long for a silent head, then releases its locks
+FDS_PER_HOST = 2  # open files that the head needs for each host
 
 
 @dataclass(frozen=True)
 class Item:
-    """Holds one PATH:DEST. source: an absolute path on the head, or the path on the origin. dests: host name -> path on
-    that host ("~" is the node's)."""
+    """Holds one PATH:DEST. source: an absolute path on the head, or a path on the host that has the files
+    (Broadcast.origin). dests: host name -> path on that host ("~" is the home folder there)."""
 
     source: Path
     dests: Mapping[str, str]
@@ -44,9 +44,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Holds the plan of a broadcast. limit: bytes a second that leave the source; None: no limit. origin: the host that
-    has the files; None: this machine. copy_unsafe_links: links that lead out of the source are replaced by their
-    targets. force, keep: as in Sync. hint: as in mirror.Mirror."""
+    """Holds the plan of a broadcast. limit: most bytes a second that leave the source; None for no limit. origin: the
+    host that has the files; None if this machine has them. copy_unsafe_links: links that lead out of the source are
+    replaced by their targets. force, keep: as in Sync. hint: as in mirror.Mirror."""
 
     hosts: tuple[Host, ...]
     items: tuple[Item, ...]
@@ -63,7 +63,7 @@ def run(plan: Broadcast, runtime: Runtime) -> Report:
     ...}.
 
     Report.data: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be reached
-    are left out. If a host refuses (no room, no right), nothing is sent to any host.
+    are left out. If a host refuses the files (no disk space, no permission), nothing is sent to any host.
     """
     report = _run(plan, runtime)
     refused = [r for r in report.results if r.error is not None and r.error.kind == own_files.KIND]
@@ -153,7 +153,7 @@ def _sent(
     )
 
     def one(host: Host) -> Result:
-        """Returns the result of one host, from connecting to its end."""
+        """Connects to one host, converses with it to the end, and returns its result."""
         member = coordinator.members[host.name]
         runtime.emit(Started(host.name, "connecting"))
         error: FleetError | None = None
@@ -175,7 +175,7 @@ def _sent(
                 lock_order.begin(host.name)
                 if not coordinator.over.is_set():
                     converse(session, spec, member.cancel, partial(coordinator.opened, member), coordinator.handle)
-        except BaseException as raised:  # also SystemExit: the others would wait for this host
+        except BaseException as raised:  # SystemExit, too: the other hosts must not wait for this one
             error = failed(host, raised).error
         coordinator.left(host.name, error)
         is_fault = error is not None and error.kind == "internal"

@@ -1,9 +1,9 @@
 """Holds a destination on this node open, so that another user of the node cannot redirect what is written there.
 
-Each name is looked up in the folder that is open, never through a link. Each folder of the path must belong to this
-user or root and be closed to others (see check_folder, check_way). at() returns "/proc/self/fd/N/NAME", which every
-call accepts as a path. N stays the folder that was checked, even if another process moves it. Such a path must not be
-passed to a call that follows a link at its end.
+fleet looks each name up in the open folder around it, and never through a link. Each folder of the path must belong to
+this user or root, and be closed to others (see check_folder, check_way). at() returns "/proc/self/fd/N/NAME", which
+every call accepts as a path. The descriptor N stays that of the checked folder, even if another process moves the
+folder. A caller must not pass such a path to a call that follows a link at its end.
 """
 
 import collections
@@ -18,10 +18,10 @@ from functools import partial
 from fleet.node.base.errors import Refused, closing, on_failure
 from fleet.node.base.wire import count_progress, decode
 
-OPEN_AT_ONCE = 16  # descriptors of one thread
-LINKS = 40  # the kernel's limit
+OPEN_AT_ONCE = 16  # the most folders that one thread holds open
+LINKS = 40  # the most links in one path, as in the kernel
 HOLD = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-WHOLE_MAP = ["0", "0", "4294967295"]  # of user ids, unless this is a container with its own users
+WHOLE_MAP = ["0", "0", "4294967295"]  # uid_map of a process that is in no container with its own user ids
 
 
 def inside_of(fd: int, name: bytes) -> bytes:
@@ -29,7 +29,7 @@ def inside_of(fd: int, name: bytes) -> bytes:
 
 
 def shown(path: bytes) -> str:
-    """Returns how users write a path that at() returned, and any other path."""
+    """Returns a path as users write it, even if at() returned the path."""
     parts = path.split(b"/", 5)
     if len(parts) < 5 or (parts[1], parts[3]) != (b"proc", b"fd"):
         return decode(path)
@@ -38,10 +38,10 @@ def shown(path: bytes) -> str:
 
 
 def made_in(folder: bytes) -> "os.stat_result | None":
-    """Makes a file of mode 0600 in `folder`, removes it, and returns its lstat(), or None if no file can be made there.
+    """Makes a file of mode 0600 in `folder`, removes it, and returns its lstat(). Returns None if that fails.
 
-    It shows how the folder presents our user and modes: NFS squashes root, mounts map users, and some file systems show
-    one mode for everything."""
+    The result shows which owner and mode a file of our user gets there: NFS servers turn root into another user, mounts
+    map users, and some file systems show the same mode for all files."""
     probe = os.path.join(folder, b".fleet-who-%d-%d" % (os.getpid(), time.monotonic() * 1e6))
     try:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -53,13 +53,13 @@ def made_in(folder: bytes) -> "os.stat_result | None":
 
 
 def is_ours(folder: bytes, uid: int) -> bool:
-    """Returns whether that uid is our user, as the folder presents it."""
+    """Returns whether `uid` is our user's id, or the id that a file of our user gets in the folder."""
     return uid == os.geteuid() or uid == getattr(made_in(folder), "st_uid", None)
 
 
 def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None) -> None:
     """Raises Refused for a folder in which a user other than us, root and the user id `trusted` can replace our files.
-    A group that may write to it is accepted: the folder is shared with it on purpose."""
+    Accepts a folder to which a group may write: it is shared with the group on purpose. st: the folder's stat."""
     if st.st_uid not in (0, trusted) and not is_ours(path, st.st_uid):
         raise Refused(
             "%s belongs to user id %d, who could lead what is written there elsewhere" % (shown(path), st.st_uid),
@@ -75,10 +75,11 @@ def check_folder(path: bytes, st: "os.stat_result", trusted: "int | None" = None
 
 
 def check_way(path: bytes, st: "os.stat_result") -> None:
-    """Raises Refused for a parent folder of a destination whose owner can replace the destination.
+    """Raises Refused for a parent folder of a destination, if the folder's owner is another user, who can replace the
+    destination.
 
-    A folder that our group may write to is accepted: it is shared with us. A folder of the user nobody is accepted if
-    all may write to it, or if this is a container that maps users: no real user owns it."""
+    Accepts a folder to which one of our groups may write: it is shared with us. Accepts a folder of the user nobody if
+    all users may write to it, or if this is a container that maps users: then no real user owns the folder."""
     groups = [os.getegid()] + os.getgroups()
     if st.st_mode & stat.S_IWGRP and st.st_gid in groups or st.st_uid in (0, os.geteuid()):
         return
@@ -94,9 +95,9 @@ def check_way(path: bytes, st: "os.stat_result") -> None:
 
 
 def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False) -> int:
-    """Returns a descriptor of the folder at an absolute path. Follows links in the path that are ours or root's.
+    """Returns a descriptor of the folder at an absolute path. Follows links in the path if they are ours or root's.
 
-    make: makes missing folders, with `mode`. way: checks each parent folder by check_way()."""
+    make: True makes missing folders, with `mode`. way: True checks each parent folder by check_way()."""
     names, links = path.split(b"/")[::-1], 0
     fd = os.open(b"/", HOLD)
     while names:
@@ -123,8 +124,9 @@ def reach(path: bytes, make: bool = False, mode: int = 0o777, way: bool = False)
 
 
 def follow(path: bytes, links: int, further: bool) -> bytes:
-    """Returns the target of a link in the path of a destination. Raises Refused for a file, or another user's link.
-    further: the path goes on after this name."""
+    """Returns the target of a link in the path of a destination. Raises Refused for a file, for another user's link, or
+    for a link that leads nowhere. links: number of the path's links so far. further: the path goes on after this
+    name."""
     st = os.lstat(path)
     if not stat.S_ISLNK(st.st_mode):
         raise Refused("%s is a file%s" % (shown(path), ", in the way of this folder" * further), "name a folder")
@@ -139,7 +141,7 @@ def follow(path: bytes, links: int, further: bool) -> bytes:
 
 
 def chmod(path: bytes, mode: int) -> None:
-    """Changes the mode of a file or folder, never of what a link leads to."""
+    """Changes the mode of a file or folder. Raises OSError for a link, and does not change the link's target."""
     with closing(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -147,36 +149,36 @@ def chmod(path: bytes, mode: int) -> None:
 
 
 class Beneath(threading.local):
-    """Opens the folders below `top`, a descriptor. Its paths are relative to the top, which is b"". trusted: see
-    check_folder()."""
+    """Opens the folders below `top`, a descriptor. Paths are relative to the top; b"" is the top itself. trusted: see
+    check_folder(). held: path -> descriptor of the folders that this thread holds open, the last used one last."""
 
     def __init__(self, top: int, trusted: "int | None" = None) -> None:
         self.top, self.trusted = top, trusted
         self.held: collections.OrderedDict[bytes, int] = collections.OrderedDict()
 
     def check(self) -> "Beneath":
-        """Checks the top by check_folder(), and returns itself. One call in one thread is enough."""
+        """Checks the top by check_folder(), and returns this object. One call is enough for all threads."""
         check_folder(inside_of(self.top, b"."), os.fstat(self.top), self.trusted)
         return self
 
     @property
     def name(self) -> bytes:
-        """Returns the path at which the top is now."""
+        """Returns the path of the top, which may have been moved since it was opened."""
         return os.readlink(b"/proc/self/fd/%d" % self.top)
 
     @property
     def path(self) -> bytes:
-        """Returns a path of the top that our other processes can use while this one lives."""
+        """Returns a path of the top that other processes of our user can use while this process lives."""
         return b"/proc/%d/fd/%d" % (os.getpid(), self.top)
 
     def at(self, inside: bytes) -> bytes:
-        """Returns a path of what `inside` names, to be used at once. Raises OSError if a parent of it is a link or no
-        folder."""
+        """Returns a path of the file or folder `inside`. The caller must use the path at once. Raises OSError if a
+        parent of `inside` is a link, or no folder."""
         around, _, name = inside.rpartition(b"/")
         return b"/proc/self/fd/%d/%s" % (self.folder(around), name or b".")
 
     def folder(self, inside: bytes) -> int:
-        """Returns the descriptor of a folder. It stays open until OPEN_AT_ONCE others have been used since."""
+        """Returns the descriptor of a folder. It stays open until this thread has used OPEN_AT_ONCE other folders."""
         count_progress()
         if inside in self.held:
             self.held.move_to_end(inside)
@@ -201,6 +203,6 @@ class Beneath(threading.local):
         return fd
 
     def forget(self, inside: bytes) -> None:
-        """Closes the folders that it holds at `inside` and below: they no longer exist."""
+        """Closes the held folders at `inside` and below, because these no longer exist."""
         for held in [held for held in self.held if held == inside or held.startswith(inside + b"/")]:
             os.close(self.held.pop(held))

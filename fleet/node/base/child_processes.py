@@ -1,7 +1,7 @@
-"""Helps node programs that start processes with a mark, and end them all when the head is gone.
+"""Helps node programs that start processes with a mark, and that end all these processes when the head is gone.
 
-All these processes have `spec["mark"]` in their environment, as FLEET_EXEC_ID. `spec["grace"]` is the number of seconds
-between SIGTERM and SIGKILL for those that are left at the end, 0 by default.
+Each of these processes has `spec["mark"]` in its environment, as FLEET_EXEC_ID. When the head is gone, processes that
+are left get SIGTERM, and SIGKILL after `spec["grace"]` seconds (0 by default).
 """
 
 import os
@@ -16,12 +16,12 @@ from fleet.node.base.processes import end_all, with_env
 from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import listen, send_exit, send_json, start, start_thread
 
-stopped = threading.Event()
+stopped = threading.Event()  # set when the control lines end: the head is gone, or requests a stop
 
 
 def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
-    """Returns the spec, and sends heartbeats from then on. The end of the control lines sets `stopped`, then calls
-    on_stop(spec)."""
+    """Begins the program: returns the spec, and sends heartbeats from then on. When the control lines end, it sets
+    `stopped`, and then calls on_stop(spec)."""
     spec = start()
 
     def gone() -> None:
@@ -34,7 +34,8 @@ def begin_marked(on_stop: "Callable[[Any], None] | None" = None) -> "Any":
 
 
 def locked(fd: int, kind: int, seconds: float, waiting: "Callable[[], None] | None" = None) -> bool:
-    """Returns whether the lock was taken in `seconds`. Calls waiting() once if it is not free at once."""
+    """Tries to lock a file for `seconds`. Returns whether it got the lock. Calls waiting() once if another process
+    holds the lock. Raises Refused if `stopped` is set meanwhile. kind: LOCK_EX or LOCK_SH."""
     if try_lock(fd, kind):
         return True
     if waiting is not None:
@@ -54,15 +55,15 @@ def started(argv: "list[str]", env: "dict[str, str]", cwd: str) -> "subprocess.P
 
 
 def read_to_end(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], object]") -> bool:
-    """Calls take() with the output of a process until it has ended. Returns False if the head requested a stop before
-    that. Does not wait for processes that it started and that hold its output open."""
+    """Calls take() with the output of a process, until the process has ended. Returns False if `stopped` is set before
+    that. Does not wait for the process's own children, which may hold its output open."""
     assert child.stdout
     fd, ended = child.stdout.fileno(), threading.Event()
 
     def read() -> None:
         over, data = False, b"?"
         while data and not over:
-            over = ended.is_set()  # its whole output is in the pipe now
+            over = ended.is_set()  # if so, the pipe has all that is left of the process's output
             if select.select([fd], [], [], 0.0 if over else 0.05)[0]:
                 data = os.read(fd, 1 << 16)
                 if data:
@@ -80,12 +81,13 @@ def read_to_end(child: "subprocess.Popen[bytes]", take: "Callable[[bytes], objec
 
 
 def end_marked(spec: "Any", grace: float) -> None:
-    """Ends all processes with the mark."""
+    """Ends all processes with the mark. grace: seconds between SIGTERM and SIGKILL."""
     end_all(lambda: with_env("FLEET_EXEC_ID", spec["mark"]), grace)
 
 
 def finish_marked(spec: "Any", answer: "dict[str, Any] | None", status: int = 0) -> None:
-    """Sends the answer and the exit code, then ends all processes with the mark."""
+    """Sends the answer and the exit code, then ends all processes with the mark. Only after a stop do they get the
+    grace period: without it they get SIGKILL at once."""
     with suppress(OSError):  # the head is gone
         if answer:
             send_json(answer)

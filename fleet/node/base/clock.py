@@ -1,4 +1,4 @@
-"""Makes time an argument: code that watches or waits takes a Clock. A test passes one that it moves itself."""
+"""Makes time an argument: code that watches or waits takes a Clock. A test passes a clock that the test sets itself."""
 
 import time
 

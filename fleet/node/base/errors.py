@@ -1,4 +1,5 @@
-"""Describes why a node program gives up, as text for people. Its contexts undo work after an error, or in any case."""
+"""Describes why a node program gives up, as text for people. Its context managers undo work after an error, or at the
+end of a block."""
 
 import os
 from contextlib import contextmanager
@@ -8,7 +9,8 @@ from fleet.node.base.wire import decode, send_exit, send_json, start
 
 
 class Refused(Exception):
-    """Is raised if a program cannot begin its work, or cannot go on. busy: another process does the same work now."""
+    """Is raised if a program cannot begin its work, or cannot go on. message: the reason. hint: the next step, or None.
+    busy: another process does the same work now."""
 
     def __init__(self, message: str, hint: "str | None" = None, busy: bool = False) -> None:
         Exception.__init__(self, message)
@@ -17,7 +19,7 @@ class Refused(Exception):
 
 @contextmanager
 def closing(fd: int) -> "Iterator[int]":
-    """Yields a descriptor, and closes it afterwards."""
+    """Yields a descriptor, and closes it at the end of the block."""
     try:
         yield fd
     finally:
@@ -26,7 +28,7 @@ def closing(fd: int) -> "Iterator[int]":
 
 @contextmanager
 def on_failure(undo: "Callable[[], object]") -> "Iterator[None]":
-    """Calls `undo` if the block raises, whatever that is."""
+    """Calls `undo` if the block raises any exception."""
     try:
         yield
     except BaseException:
@@ -36,8 +38,8 @@ def on_failure(undo: "Callable[[], object]") -> "Iterator[None]":
 
 @contextmanager
 def on_os_error(of: "Callable[..., Exception]", what: str, *hint: str, **about: "Any") -> "Iterator[None]":
-    """Raises an error of class `of` for an OSError. Its message is `what` and the reason. hint, about: its other
-    arguments."""
+    """Replaces an OSError of the block by an exception of class `of`, whose message is `what` and the OSError's reason.
+    hint, about: the other arguments of that exception."""
     try:
         yield
     except OSError as error:
@@ -50,8 +52,8 @@ def failed(
     """Returns the message about the error that ended a program: Refused, an OSError, or a fault of fleet. (shutil.Error
     is an OSError without errno.)
 
-    shown: returns how people write a path. where: the path, if the error does not name one. again: what to do when
-    there is space again."""
+    shown: returns a path as people write it. where: the path to name, if the error names none. again: the end of the
+    hint about a full disk: what to do when there is space again."""
     if isinstance(error, Refused):
         return {"event": "failed", "message": error.message, "hint": error.hint}
     import errno
@@ -71,8 +73,9 @@ def answer(
     work: "Callable[[Any], Mapping[str, Any] | None]",
     expected: "tuple[type[Exception], ...]" = (Refused, OSError, ValueError),
 ) -> None:
-    """Runs a program that sends one message: the result of work(spec) unless it is None, or why the program gave up.
-    expected: errors that mean giving up; any other error is a fault of fleet."""
+    """Runs a program that sends one message. That is the result of work(spec), or the reason why the program gave up.
+    If the result is None, the program sends no message. expected: the errors by which work() gives up; any other error
+    is a fault of fleet."""
     spec = start()
     result: Mapping[str, Any] | None
     try:

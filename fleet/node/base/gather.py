@@ -11,14 +11,15 @@ from fleet.node.base.wire import listen, send_exit, send_json, start, start_thre
 def gather(
     todo: "list[tuple[str, Callable[[], dict[str, Any]]]]", seconds: float, more: "Mapping[str, float] | None" = None
 ) -> "dict[str, Any]":
-    """Runs all steps at once. Returns the facts of those that ended within `seconds`, and the names of the others.
-    more: step -> the seconds that it has left when all steps before it have ended."""
+    """Runs all steps at once. Returns the facts of the steps that ended within `seconds`. The fact "timed_out" has the
+    names of the others, and "failed" has name -> error of the steps that raised. todo: (name, function) of each step.
+    more: name of a step -> how many seconds this function waits for the step after all steps before it have ended."""
     answers: dict[str, dict[str, Any]] = {}
 
     def work(name: str, function: "Callable[[], dict[str, Any]]") -> None:
         try:
             answers[name] = function()
-        except Exception as error:  # one odd /proc or /sys must not cost the other facts
+        except Exception as error:  # if one step meets an unknown /proc or /sys, the other facts are still needed
             answers[name] = {"failed": {name: "%s: %s" % (type(error).__name__, error)}}
 
     deadline = time.monotonic() + seconds
@@ -37,24 +38,25 @@ def gather(
 
 
 def kill_all() -> None:
-    """Kills this process and all its children. A process that hangs in a broken mount ignores weaker signals."""
+    """Kills this process and its process group. It sends SIGKILL, as a process that hangs in a broken mount ignores all
+    other signals."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, _signal.SIGKILL)
     os._exit(0)
 
 
 def begin(on_message: "Callable[[dict[str, Any]], None] | None" = None) -> "Any":
-    """Returns the spec of a program that gathers facts. Puts the process into its own group, and starts heartbeats.
-    Calls on_message() with each control line. The program ends when they end."""
+    """Begins a program that gathers facts, and returns its spec. Puts the process into its own process group, and
+    starts heartbeats. Calls on_message() with each control line. The program ends when the control lines end."""
     spec = start()
-    if os.getsid(0) != os.getpid():  # under sshd it leads a session, and so its group
+    if os.getsid(0) != os.getpid():  # a process that sshd starts leads a session, and so has its own group already
         os.setpgid(0, 0)
     listen(on_message, kill_all)
     return spec
 
 
 def finish(message: "Mapping[str, Any]") -> None:
-    """Sends the program's only response and ends the program, also if the head is gone."""
+    """Sends the program's last message and ends the program, even if the head is gone."""
     try:
         send_json(message)
         send_exit(0)

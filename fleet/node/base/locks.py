@@ -1,8 +1,9 @@
 """Locks files, exclusively or shared, and reports which process holds a lock.
 
-Some file systems have no locks (Lustre without -o flock, some FUSE ones). There a file next to the locked one takes the
-place of the lock: NAME.held for an exclusive one, NAME.held-MACHINE-PID for each that shares it. It names the process
-that made it. Such a file of a dead process of this machine is removed; that of a process on another machine stays.
+Some file systems have no locks (Lustre without -o flock, some FUSE ones). There a "held file" next to the locked file
+takes the place of the lock: NAME.held for an exclusive lock, NAME.held-MACHINE-PID for each process that shares one. A
+held file names the process that made it. If that process was of this machine and is dead, the held file is removed. A
+held file of another machine's process stays.
 """
 
 import errno
@@ -18,12 +19,12 @@ from fleet.node.base.types import Any, Callable, Iterator, values
 from fleet.node.base.wire import at_end, decode, encode
 from fleet.protocol.state import LOCK
 
-QUIET_SECONDS = 8.0  # a head sends a message every 2 s
-ALONE_SECONDS = 10.0
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of a file system
+QUIET_SECONDS = 8.0  # after this time without a message a head is silent: it sends one every 2 s
+ALONE_SECONDS = 10.0  # exclusive_lock() waits at most this long
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # errors of a file system without locks
 HELD = ".held"
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_made: "dict[int, bytes]" = {}  # descriptor of a locked file -> the file that takes the place of the lock
+_made: "dict[int, bytes]" = {}  # descriptor of a locked file -> path of the held file that this process made
 
 
 def wait_for(
@@ -33,8 +34,8 @@ def wait_for(
     meanwhile: "Callable[[], bool] | None" = None,
     lock: "Callable[[int, int], object] | None" = None,
 ) -> bool:
-    """Returns whether this process got the lock in `seconds`. It calls meanwhile() between tries, and stops waiting if
-    that returns True. lock: see try_lock()."""
+    """Tries to lock a file for `seconds`. Returns whether this process got the lock. Calls meanwhile() between tries,
+    and gives up if meanwhile() returns True. kind: LOCK_EX or LOCK_SH. lock: see try_lock()."""
     until = time.monotonic() + seconds
     while not try_lock(fd, kind, lock):
         if time.monotonic() >= until or meanwhile is not None and meanwhile():
@@ -44,9 +45,10 @@ def wait_for(
 
 
 def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | None]":
-    """Returns (descriptor of the lock, None), or (None, HOST) if another host of the same sync holds it, because nodes
-    share the folder. Raises Refused if another sync holds it. A program whose head is silent gives up the lock after
-    its `patience`. So this waits that long for a lock that was not renewed lately."""
+    """Locks the state folder `meta` of a delivery. Returns (descriptor of the lock, None). Returns (None, HOST) if
+    another host of the same sync holds the lock, because nodes share the folder. Raises Refused if another sync holds
+    it. A program whose head is silent ends after the spec's `patience`, in seconds. So this function waits that long
+    for a lock whose holder has received no message for QUIET_SECONDS."""
     fd = os.open(os.path.join(meta, encode(LOCK)), os.O_RDWR | os.O_CREAT, 0o600)
 
     def is_ours() -> bool:
@@ -73,8 +75,8 @@ def take_lock(meta: bytes, spec: "values.Delivery") -> "tuple[int | None, str | 
 
 
 def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = None) -> bool:
-    """Returns whether this process got the lock. lock: flock, if the descriptor is to hold it instead of the
-    process."""
+    """Tries to lock a file, without waiting. Returns whether this process got the lock. kind: LOCK_EX or LOCK_SH. lock:
+    the function that locks. The default, lockf, makes the process hold the lock; flock makes the descriptor hold it."""
     try:
         (lock or fcntl.lockf)(fd, kind | fcntl.LOCK_NB)
         return True
@@ -87,8 +89,8 @@ def try_lock(fd: int, kind: int, lock: "Callable[[int, int], object] | None" = N
 
 
 def try_file(fd: int, alone: bool) -> bool:
-    """Does the same as try_lock(), by a file next to the locked one. A process that wants a shared lock and cannot
-    write there makes no file: it only checks for others."""
+    """Does the same as try_lock(), by a held file next to the locked file. alone: the lock is exclusive. If the process
+    wants a shared lock and its descriptor is read-only, it makes no held file: it only checks for those of others."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = myself()
     mine = path if alone else path + encode("-%s-%d" % (who["machine"].replace("/", "_"), who["pid"]))
@@ -108,7 +110,8 @@ def try_file(fd: int, alone: bool) -> bool:
 
 
 def make(path: bytes, who: "dict[str, Any]", over: bool = False) -> bool:
-    """Makes such a file, whole at once. Returns False if there is one, unless the new one goes `over` it."""
+    """Makes a held file, with its content from the beginning. Returns False if the file exists already. over: replaces
+    an existing file. who: the process that the file names, see myself()."""
     if not over and os.path.lexists(path):
         return False
     new = path + b".%d" % int.from_bytes(os.urandom(6), "big")
@@ -130,13 +133,13 @@ def link(new: bytes, path: bytes) -> None:
         os.link(new, path)
     except FileExistsError:
         raise
-    except OSError:  # the file system has no hard links: the new file is empty for a moment
+    except OSError:  # the file system has no hard links. Without them the held file is empty for a moment
         os.close(os.open(path, NEW, 0o600))
         os.rename(new, path)
 
 
 def maker(path: bytes) -> "dict[str, Any]":
-    """Returns the process that made such a file, see myself(); {} if the file is incomplete."""
+    """Returns the process that made a held file, see myself(). Returns {} if the file is missing or incomplete."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             return json.loads_object(file.read(4096))
@@ -149,8 +152,10 @@ def may_live(path: bytes) -> bool:
 
 
 def is_freed(path: bytes) -> bool:
-    """Removes the file of a dead process. Only processes of its machine do that, one at a time, so a file that names a
-    dead process does not change meanwhile. Returns whether it is gone."""
+    """Removes a held file if it names a dead process of this machine. Returns whether the file is gone.
+
+    No other machine's process removes the file, and those of this machine do so one at a time. So a file that names a
+    dead process cannot become a live process's before it is removed."""
     with suppress(OSError), closing(os.open("/proc/self/ns/pid", os.O_RDONLY)) as turn:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         who = maker(path)
@@ -160,7 +165,8 @@ def is_freed(path: bytes) -> bool:
 
 
 def adopt(fd: int) -> None:
-    """Makes this process the holder of the lock of an inherited descriptor."""
+    """Makes this process the holder of the lock of an inherited descriptor: the held file, if there is one, names this
+    process from now on."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     if os.path.lexists(path):
         make(path, myself(), over=True)
@@ -175,7 +181,8 @@ def drop(fd: int) -> None:
 
 
 def release(fd: int, handed_over: bool = False) -> None:
-    """Closes the descriptor. handed_over: another process holds the lock by its own descriptor from now on."""
+    """Releases a lock by closing its descriptor. handed_over: another process holds the lock by its own descriptor from
+    now on, so that the held file stays."""
     if handed_over:
         _made.pop(fd, None)
     drop(fd)
@@ -184,7 +191,8 @@ def release(fd: int, handed_over: bool = False) -> None:
 
 @contextmanager
 def exclusive_lock(fd: int) -> "Iterator[None]":
-    """Holds the lock of an open file. Raises OSError if it is not free within ALONE_SECONDS."""
+    """Holds an exclusive lock of an open file during the block. Raises OSError if the lock is not free within
+    ALONE_SECONDS."""
     if not wait_for(fd, fcntl.LOCK_EX, ALONE_SECONDS, lock=fcntl.flock):
         raise OSError(
             errno.EAGAIN, "another process holds its lock" + way_out(fd), os.readlink("/proc/self/fd/%d" % fd)
@@ -198,7 +206,8 @@ def exclusive_lock(fd: int) -> "Iterator[None]":
 
 
 def way_out(fd: int) -> str:
-    """Returns a hint if the holder's machine may be gone, or it was killed before it wrote its name; else ""."""
+    """Returns a hint how to remove the held file, if it is not known whether its process is alive: the process is of
+    another machine, or the file is incomplete. Otherwise returns ""."""
     path = os.readlink(b"/proc/self/fd/%d" % fd) + encode(HELD)
     who = maker(path)
     if not os.path.lexists(path) or lives(who) is not None:
@@ -210,12 +219,12 @@ def way_out(fd: int) -> str:
 
 
 def held_by(fd: int) -> str:
-    """Returns the head (host name and pid) whose sync took the lock last, exclusively."""
+    """Returns the host name and pid of the head whose sync last took the lock exclusively, or "?" if unknown."""
     return holder_of(fd).get("head", "?")
 
 
 def holder_of(fd: int) -> "dict[str, str]":
-    """Returns {"sync", "host", "head"} of the last exclusive holder of the lock, or {}."""
+    """Returns {"sync": its id, "host", "head"} of the last exclusive holder of the lock, or {} if unknown."""
     try:
         return json.loads_object(os.pread(fd, 4096, 0))
     except OSError:

@@ -26,7 +26,8 @@ def forked(work: "Callable[[], object]") -> int:
 
 
 def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
-    """Returns the bytes of a file, such as one of /proc; b"" if it is gone or forbidden."""
+    """Returns the first `limit` bytes of a file, such as one of /proc. Returns b"" if the file is gone or
+    unreadable."""
     try:
         with open(path, "rb") as f:
             return f.read(limit)
@@ -35,7 +36,7 @@ def read_file(path: "bytes | str", limit: int = 1 << 20) -> bytes:
 
 
 def names_in(folder: str) -> "list[str]":
-    """Returns what a folder holds, [] when it is gone or forbidden."""
+    """Returns the names in a folder. Returns [] if the folder is gone or unreadable."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -47,18 +48,18 @@ def pids() -> "list[int]":
 
 
 def stat_of(pid: int, thread: str = "") -> "list[bytes]":
-    """Returns the fields of /proc/PID/stat after the name: the state's letter, the parent, ...; [] when it is gone.
-    thread: "/task/TID" of one of its threads."""
+    """Returns the fields of /proc/PID/stat after the name: the state's letter, the parent's pid, and so on. Returns []
+    if the process is gone. thread: "/task/TID" reads the fields of one of its threads."""
     return read_file("/proc/%d%s/stat" % (pid, thread)).rpartition(b")")[2].split()
 
 
 def state_of(pid: int, thread: str = "") -> str:
-    """Returns the state of a process as ps shows it, such as "R"; "" when it is gone."""
+    """Returns the state of a process as ps shows it, such as "R". Returns "" if the process is gone."""
     return b"".join(stat_of(pid, thread)[:1]).decode("ascii")
 
 
 def status_of(pid: int, field: bytes, thread: str = "") -> "list[bytes]":
-    """Returns the values of a field of /proc/PID/status; [] when it is gone. thread: as of stat_of()."""
+    """Returns the values of a field of /proc/PID/status. Returns [] if the process is gone. thread: see stat_of()."""
     for line in read_file("/proc/%d%s/status" % (pid, thread)).split(b"\n"):
         if line.startswith(field + b":"):
             return line.split()[1:]
@@ -81,8 +82,8 @@ def is_ours(pid: int) -> bool:
 
 
 def open_files(pid: int) -> "Iterator[tuple[str, str]]":
-    """Yields (path in /proc, path of the open file) of each descriptor of a process; nothing if it is gone, or another
-    user's."""
+    """Yields (path in /proc, path of the open file) for each descriptor of a process. Yields nothing if the process is
+    gone, or another user's."""
     folder = "/proc/%d/fd/" % pid
     for name in names_in(folder):
         try:
@@ -93,7 +94,8 @@ def open_files(pid: int) -> "Iterator[tuple[str, str]]":
 
 
 def start_time(pid: int) -> "int | None":
-    """Returns the start time of a process in clock ticks since boot; None if it is gone, or a zombie."""
+    """Returns the start time of a process, in clock ticks since boot. Returns None if the process is gone, or a
+    zombie."""
     stat = stat_of(pid)
     return int(stat[19]) if stat and stat[0] not in (b"Z", b"X") else None
 
@@ -103,7 +105,8 @@ def boot_id() -> str:
 
 
 def stuck(pid: int) -> str:
-    """Returns a text about a process that SIGKILL did not end, with the kernel function that it waits in, if known."""
+    """Returns a text about a process that SIGKILL did not end. It names the kernel function in which the process
+    hangs, if that is known."""
     stat = read_file("/proc/%d/stat" % pid)
     who = "%d %s" % (pid, stat[stat.find(b"(") : stat.rfind(b")") + 1].decode("utf-8", "replace"))
     if stat[stat.rfind(b")") + 2 :][:1] != b"D":
@@ -117,14 +120,15 @@ def identity(pid: int) -> "dict[str, int | None]":
 
 
 def myself() -> "dict[str, Any]":
-    """Returns what identifies this process among those of all machines. space: its pid namespace."""
+    """Returns a record that identifies this process among those of all machines: {"pid", "start", "boot": the boot's
+    id, "machine": the host name, "space": inode of its pid namespace}."""
     space = os.stat("/proc/self/ns/pid").st_ino if os.path.exists("/proc/self/ns/pid") else 0
     return dict(identity(os.getpid()), boot=boot_id(), machine=os.uname()[1], space=space)
 
 
 def lives(who: "Any") -> "bool | None":
-    """Returns whether the process of a myself() record is alive; False for no record. Returns None if that is not known
-    here: the record is of another machine, or invalid."""
+    """Returns whether the process of a myself() record is alive; False if the record is None. Returns None if that is
+    unknown, because the record is invalid, or is of another machine or pid namespace."""
     me = myself()
     if who is None:
         return False
@@ -137,7 +141,8 @@ def lives(who: "Any") -> "bool | None":
 
 
 def descendants_of(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
-    """Returns {pid: fields as of stat_of()} of all descendants of these processes, nearest first."""
+    """Returns {pid: fields, see stat_of()} of all descendants of these processes. Children come before
+    grandchildren."""
     children: dict[int, dict[int, list[bytes]]] = {}
     for pid in pids():
         stat = stat_of(pid)
@@ -153,7 +158,8 @@ def descendants_of(ancestors: "Iterable[int]") -> "dict[int, list[bytes]]":
 
 
 def rank_wrappers(among: "Iterable[int]") -> "list[int]":
-    """Returns the live processes that wrap a rank. A wrapper's child has its name, too, until it executes the rank."""
+    """Returns the pids of the live processes that wrap a rank (rank.py). Omits a wrapper's child, which has the same
+    name until it executes the rank's command."""
     named = {pid: stat_of(pid) for pid in among if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
     return [pid for pid, stat in named.items() if stat and stat[0] not in (b"Z", b"X") and int(stat[1]) not in named]
 
@@ -166,7 +172,8 @@ def environment(pid: int) -> "dict[bytes, bytes]":
 
 
 def has_env(pid: int, pair: bytes) -> bool:
-    """Returns whether a process has NAME=VALUE in its environment. A new session or parent does not change that."""
+    """Returns whether a process has `pair`, NAME=VALUE, in its environment. A process keeps it in a new session, and
+    with a new parent."""
     return pair in read_file("/proc/%d/environ" % pid, 1 << 22).split(b"\0")
 
 
@@ -178,22 +185,25 @@ def with_env(name: str, value: str) -> "dict[int, int]":
 
 
 def send_signal(pid: int, born: int, signum: int) -> None:
-    """Sends a signal to a process, unless the pid belongs to a later one."""
+    """Sends a signal to the process that was started at `born`, in clock ticks since boot. Does nothing if a later
+    process has the pid."""
     if start_time(pid) in (born, None):
         with suppress(OSError):
             os.kill(pid, signum)
 
 
 def end_all(find: "Callable[[], dict[int, int]]", grace: float, hard: float = 10.0) -> "dict[int, int]":
-    """Sends SIGTERM, waits up to `grace` seconds, and sends SIGKILL until no process is left, for at most `hard`
-    seconds. Returns {pid: start time} of those left. find: returns the processes to end."""
+    """Ends processes: sends SIGTERM once, and waits up to `grace` seconds; then sends SIGKILL again and again, until no
+    process is left, for at most `hard` seconds. find: returns {pid: start time} of the processes to end. Returns those
+    that are left."""
     for signum, seconds in ((_signal.SIGTERM, grace), (_signal.SIGKILL, hard)):
         until, signalled = time.monotonic() + seconds, False
         while time.monotonic() < until:
             left = find() or find()  # a process in the middle of exec shows no environment for a moment
             if not left:
                 return left
-            oldest_first = sorted(left.items(), key=lambda item: item[::-1])  # else a shell goes on after its child
+            # oldest first: a shell whose child ended first would go on with its next command
+            oldest_first = sorted(left.items(), key=lambda item: item[::-1])
             for pid, born in oldest_first if signum == _signal.SIGKILL or not signalled else ():
                 send_signal(pid, born, signum)
             signalled = True

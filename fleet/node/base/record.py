@@ -21,7 +21,7 @@ def whoami() -> str:
 
 
 class Record:
-    """Writes the files of one run. path: runs/RUN, absolute."""
+    """Writes the files of one run. path: the absolute path of runs/RUN."""
 
     def __init__(self, path: Any) -> None:
         self.path = path
@@ -29,7 +29,8 @@ class Record:
         self._waiting = b""
 
     def append(self, event: "Mapping[str, Any]") -> None:
-        """Adds a line to events.jsonl. If the disk is full, the line is kept and written with the next one."""
+        """Adds a line to events.jsonl. If the disk is full, keeps the line in memory, and writes it with the next
+        one."""
         with self._lock:
             self._waiting += json.dumps(event, default=str).encode() + b"\n"
             with suppress(OSError):
@@ -44,13 +45,13 @@ class Record:
         return path
 
     def replace(self, name: str, document: "Mapping[str, Any]") -> None:
-        """Writes a document. Raises OSError, for example if the disk is full."""
+        """Writes the document `name`, and replaces an older one. Raises OSError, for example if the disk is full."""
         text = json.dumps(document, indent=1, default=str).encode() + b"\n"
         replace_file(os.fsencode(os.path.join(str(self.path), name)), text, 0o600)
 
     def be_latest(self) -> None:
-        """Makes the link `latest`, next to this folder, lead here. Does nothing if `latest` is no link, or if the disk
-        has no links."""
+        """Makes the link `latest`, next to the run's folder, lead to that folder. Does nothing if `latest` exists and
+        is no link, or if the file system has no links."""
         around, own = os.path.split(str(self.path))
         link, new = os.path.join(around, LATEST), os.path.join(around, ".%s-%s" % (LATEST, own))
         with suppress(OSError):

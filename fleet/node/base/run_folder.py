@@ -1,7 +1,7 @@
 """Reads and writes a run's folder on its node, and finds the run's processes.
 
-fleet/protocol/files.py lists its files. They are replaced by rename, and not synced to disk: a power cut that loses
-them ends the run as well, which "boot" shows.
+fleet/protocol/files.py lists the files of the folder. fleet replaces a file by rename, and does not sync it to disk. A
+power cut may lose the file, but also ends the run: "boot" in the file PID then differs from the machine's boot id.
 """
 
 import _signal
@@ -41,10 +41,10 @@ from fleet.protocol.state import (
     is_run_id,
 )
 
-# causes, for which a node ends a run: "engine" (it has ended), "asked" (the head requested it). The others need no
-# request: "lease" (no message from the head for that time), "frozen" (for longer than the head waits), "signal" (the
-# supervisor got one), "supervisor" (it was killed), "removed" (the folder was), "reboot" (of this machine)
-MOST_STUCK = 20  # processes that SIGKILL did not end: so many are described
+# causes for which a node ends a run: "engine" (the engine ended), "asked" (the head requested it), "lease" (no message
+# came from the head for the time of the lease), "frozen" (the node was frozen for longer than the head waits), "signal"
+# (the supervisor got one), "supervisor" (it was killed), "removed" (the folder is gone), "reboot" (the machine booted)
+MOST_STUCK = 20  # a status describes at most so many of the processes that SIGKILL did not end
 NODE = os.uname()[1].replace("/", "_")
 
 
@@ -53,13 +53,13 @@ def runs_root() -> str:
 
 
 def own_runs() -> "list[str]":
-    """Returns the folder names of runs that may belong to this node. Many nodes may share one home folder."""
+    """Returns the folder names of runs that may be this node's. If nodes share a home folder, names may end "@NODE"."""
     names = sorted(names_in(runs_root()))
     return [name for name in names if name[0] != "." and name.partition("@")[2] in ("", NODE)]
 
 
 def rank_records(folder: str) -> "list[dict[str, Any]]":
-    """Returns rank<R>.json of all ranks that have ended here."""
+    """Returns the content of rank<R>.json for each rank that has ended on this node."""
     names = [
         name for name in names_in(folder) if name.startswith("rank") and name.endswith(".json") and name[4:-5].isdigit()
     ]
@@ -74,7 +74,7 @@ def run_names(run: str) -> "list[str]":
 
 
 def run_folder(run: str) -> "str | None":
-    """Returns the folder of a run that was started on this very node, or None."""
+    """Returns the folder of a run that was started on this very node. Returns None for any other run."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         if read_json(os.path.join(folder, SPEC)).get("node") == NODE:
@@ -83,7 +83,7 @@ def run_folder(run: str) -> "str | None":
 
 
 def has_protocol(spec: "dict[str, Any]") -> bool:
-    """Returns whether a fleet of this protocol started the run of this SPEC."""
+    """Returns whether a fleet with the same PROTOCOL started the run. spec: the content of its file SPEC."""
     return spec.get("protocol") == PROTOCOL
 
 
@@ -97,19 +97,19 @@ def attempt_of(spec: "dict[str, Any]") -> int:
 
 
 def known_folder(run: str, attempt: "int | None" = None) -> str:
-    """Returns the folder of an attempt of a run that was started on this very node; None: of the last one. Raises
-    Refused where there is none."""
+    """Returns the folder of an attempt of a run that was started on this very node. attempt: its number; None means the
+    last attempt. Raises Refused if the folder does not exist."""
     folder = run_folder(run) if is_run_id(run) else None
     if folder and attempt is not None and attempt != attempt_of(read_json(os.path.join(folder, SPEC))):
-        folder = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))  # of an earlier one
+        folder = os.path.join(folder, "%s%d" % (ATTEMPT, attempt))  # the run's folder holds those of earlier attempts
     if folder is None or not os.path.isdir(folder):
         raise Refused("run %s is not known on this node" % run, "its folder there, ~/.fleet/runs, was removed")
     return folder
 
 
 def tombstone(run: str) -> str:
-    """Returns the path of a file that forbids a run, as it was stopped before it began, or between two attempts. If the
-    file holds a number, it forbids only attempts up to that number."""
+    """Returns the path of a file that forbids to start a run: the run was stopped before it began, or between two
+    attempts. A number in the file forbids only attempts up to that number."""
     return os.path.join(runs_root(), run_names(run)[1] + ".stop")
 
 
@@ -123,18 +123,18 @@ def is_forbidden(run: str, attempt: int) -> bool:
 
 
 def read_json(path: str) -> "dict[str, Any]":
-    """Returns the JSON object of a file, or {} if the file is missing, unreadable or holds something else."""
+    """Returns the JSON object in a file. Returns {} if the file is missing or unreadable, or holds no JSON object."""
     return json.loads_object(read_file(path))
 
 
 def reserve(path: str, size: int = 4096) -> None:
-    """Reserves disk space for the last replacement of `path`, as the disk may be full by then."""
+    """Makes PATH.new, `size` bytes long, for the last replacement of `path`: the disk may be full by then."""
     with open(path + ".new", "wb") as f:
         f.write(b" " * size)
 
 
 def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None:
-    """Replaces `path` atomically. With suffix ".new" it uses the space of reserve(), so it works on a full disk."""
+    """Replaces `path` atomically. The suffix ".new" uses the space that reserve() took, and so works on a full disk."""
     data = json.dumps(value).encode() + b"\n"
     fd = os.open(path + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -146,7 +146,7 @@ def write_json(path: str, value: "dict[str, Any]", suffix: str = ".tmp") -> None
 
 def note(folder: str, text: str) -> None:
     """Adds a line of fleet to the node's log, unless the disk is full."""
-    from fleet.node.base.files import append_whole  # what it imports takes long
+    from fleet.node.base.files import append_whole  # imported only here: the modules that files.py imports load slowly
 
     with suppress(OSError):
         append_whole(os.path.join(folder, NODE_LOG), ("fleet: %s\n" % text).encode("utf-8", "replace"))
@@ -185,8 +185,8 @@ def final_status(
     began: "float | None" = None,
     end: Any = None,
 ) -> "dict[str, Any]":
-    """Returns the last status of a run. cause, began: why and when this node began to end the run; what its ranks did
-    after that is a consequence. end: a Verdict, if a head requested the end. left: pids that are still alive."""
+    """Returns the last status of a run. cause, began: why and when (Unix time) this node began to end the run. Later
+    failures of ranks are consequences. end: the Verdict of a head's request, or None. left: pids that still live."""
     now = time.time()
     status = {
         "state": state,
@@ -203,7 +203,7 @@ def final_status(
 
 
 def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = (".tmp",)) -> bool:
-    """Returns whether write_json() succeeded with one of the suffixes. A full disk must not end the run."""
+    """Tries write_json() with each suffix. Returns whether one succeeded: a full disk must not end the run."""
     for suffix in suffixes:
         try:
             write_json(path, value, suffix)
@@ -214,12 +214,12 @@ def try_write(path: str, value: "dict[str, Any]", suffixes: "tuple[str, ...]" = 
 
 
 def write_final(folder: str, status: "dict[str, Any]") -> None:
-    """Writes the last status, first into the reserved space. Does nothing if both tries fail."""
+    """Writes the last status, into the reserved space or else into a new file. Ignores a failure of both."""
     try_write(os.path.join(folder, STATUS), status, (".new", ".tmp"))
 
 
 def verdict_of(folder: str) -> "dict[str, Any] | None":
-    """Returns how the run ended, or None if that is not decided yet."""
+    """Returns the verdict, which says how the run ended. Returns None if there is no verdict yet."""
     return read_json(os.path.join(folder, VERDICT)) or None
 
 
@@ -234,14 +234,14 @@ def put_verdict(folder: str, verdict: "Any") -> None:
 
 
 def lease_of(folder: str, spec: "dict[str, Any]") -> "float | None":
-    """Returns the seconds for which the run goes on without a head; None: for ever. Detaching a run changes them."""
+    """Returns the seconds for which the run goes on without a head. None means for ever. A detach changes the lease."""
     lease: float | None = read_json(os.path.join(folder, LEASE)).get("lease", spec.get("lease"))
     return lease
 
 
 def request_stop(folder: str, grace: float, reason: str, end: Any = None, signum: int = _signal.SIGTERM) -> None:
-    """Makes the supervisor stop the run, by a file. If that cannot be written, by a signal: then its own grace holds,
-    or none. signum: the signal that ranks get."""
+    """Writes the file STOP, by which the supervisor stops the run. If the file cannot be written, sends the supervisor
+    a signal: SIGTERM means its own grace period, SIGINT none. grace: seconds. signum: the signal that ranks get."""
     request = {"grace": grace, "reason": reason, "end": end, "signal": signum}
     if try_write(os.path.join(folder, STOP), request, (".tmp", ".new")):
         return
@@ -258,8 +258,8 @@ def since_boot(folder: str) -> bool:
 
 
 def why_gone(folder: str) -> "tuple[str, str, float | None]":
-    """Returns (cause, reason, time of the cause or None: now) for a run that has neither a supervisor nor a final
-    status."""
+    """Returns (cause, reason, Unix time of the cause, or None if that is now) of a run that has neither a supervisor
+    nor a final status."""
     if not os.path.exists(os.path.join(folder, PID)):
         return "removed", "the run's folder there was removed", None
     if since_boot(folder):
@@ -268,24 +268,23 @@ def why_gone(folder: str) -> "tuple[str, str, float | None]":
 
 
 def live_supervisors(folder: str) -> "list[dict[str, Any]]":
-    """Returns those of [supervisor, guardian] that are alive, as {"pid", "start"}."""
+    """Returns {"pid", "start"} of each live process of the run's supervisor and guardian. The guardian ends the run if
+    the supervisor is killed."""
     return live_processes(read_json(os.path.join(folder, PID)))
 
 
 def ranks_up(folder: str) -> int:
-    """Returns how many ranks are alive, from /proc: records may be of earlier ranks, which an engine has restarted."""
-    found, spec = (
-        set(descendants_of(who["pid"] for who in live_supervisors(folder))),
-        read_json(os.path.join(folder, SPEC)),
-    )
-    if spec.get("container"):  # docker's are below its daemon
+    """Counts the live ranks in /proc. Records do not show that: an engine may have restarted the recorded ranks."""
+    spec = read_json(os.path.join(folder, SPEC))
+    found = set(descendants_of(who["pid"] for who in live_supervisors(folder)))
+    if spec.get("container"):  # ranks in docker's containers are descendants of docker's daemon, not of the supervisor
         found.update(with_env(RUN_MARK, spec["run"]))
     return len(rank_wrappers(found))
 
 
 def status_and_life(folder: str) -> "tuple[dict[str, Any], bool]":
-    """Returns (status, whether a supervisor or guardian of the run is alive). Processes are checked first: one that is
-    gone has written its last status. If that is missing, they are checked again, as another attempt may have begun."""
+    """Returns (status, whether a supervisor or guardian of the run is alive). It checks the processes first: one that
+    has ended has written its last status. Without a last status it checks again: another attempt may have begun."""
     kept = bool(live_supervisors(folder))
     status = read_status(folder)
     if not kept and status.get("state") not in FINAL:
@@ -294,13 +293,13 @@ def status_and_life(folder: str) -> "tuple[dict[str, Any], bool]":
 
 
 def next_attempt_state(folder: str) -> "str | None":
-    """Returns RESTARTING if a head waits before another attempt, STARTING if it begins one, otherwise None."""
+    """Returns RESTARTING while a head waits before the next attempt, STARTING while it begins that one, or None."""
     record = read_json(os.path.join(folder, NEXT))
     return record.get("state") if live_processes(record) else None
 
 
 def live_processes(record: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """Returns the processes of a record such as PID that are alive."""
+    """Returns the live processes of a record: the content of PID or NEXT, or {} of a missing file."""
     if record.get("boot") != boot_id():
         return []
     return [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fleet.protocol.messages import values as values
     from fleet.protocol.messages import wheels as wheels
 
-    Step = tuple[str, Callable[[], dict[str, Any]]]  # of gather(): its name, and what returns its facts
+    Step = tuple[str, Callable[[], dict[str, Any]]]  # for gather.py: a name, the function that returns its facts
 else:
     Any = BinaryIO = Callable = Collection = Iterable = Iterator = Mapping = Sequence = Step = None
     build = chain = code = facts = give = images = run = run_specs = stacks = values = wheels = None

@@ -56,7 +56,7 @@ def start(heartbeat: bool = True) -> "Any":
     if not _begun:
         write_all(_out, PREAMBLE)
     line = sys.stdin.buffer.readline()
-    while _begun and line.startswith(b'{"op": '):  # for the program before, which has not read it
+    while _begun and line.startswith(b'{"op": '):  # a control line that the program before did not read
         line = sys.stdin.buffer.readline()
     if _begun and not line:
         os._exit(0)
@@ -137,7 +137,8 @@ def at_port(address: str, port: "int | str") -> str:
 
 
 def grouped(pairs: "Iterable[tuple[K, T]]") -> "dict[K, list[T]]":
-    """Returns key -> its values, both in order of first appearance."""
+    """Returns key -> the list of its values. Keys are in order of first appearance, and values in order of the
+    pairs."""
     groups: dict[K, list[T]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
@@ -150,7 +151,7 @@ def in_parts(items: "list[T]", size: int = 500) -> "list[list[T]]":
 
 
 def encode(text: str) -> bytes:
-    """Returns a string of the head as the bytes for exec and file names, even if they are no valid UTF-8."""
+    """Returns the bytes of a string from the head, for exec and file names. They need not be valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 

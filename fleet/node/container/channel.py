@@ -3,14 +3,14 @@
 Each message is a line of JSON. The first lines are the handshake:
 
     client -> server   {"fleet": PROTOCOL, "nonce", "secret": whether it has one}
-    server -> client   the same, and "serves"; or {"refuse": a key of MISMATCHES}
-    client -> server   {"proof"}     where both have a secret
+    server -> client   the same, and "serves": true; or {"refuse": a key of MISMATCHES}
+    client -> server   {"proof"}, if both have a secret
     server -> client   {"proof"}, or {"refuse"}
 
 A proof is an HMAC of both nonces with the secret as its key. The client sends its proof first, so that a program which
-only reaches the port gets nothing to guess secrets with. From then on each line begins with a MAC of direction, counter
-and message, with a key of this connection and direction. A forged, replayed, reordered, reflected or missing line ends
-the connection.
+only reaches the port gets nothing to guess secrets with. With a secret, each later line begins with a MAC (message
+authentication code) of direction, counter and message. Its key is derived for this connection and direction. A forged,
+replayed, reordered, reflected or missing line ends the connection.
 """
 
 import hashlib
@@ -57,7 +57,8 @@ MISMATCHES = {
 
 
 class Mismatch(ValueError):
-    """Is raised if the two ends have different secrets or versions. code: a key of MISMATCHES."""
+    """Is raised if the two ends have different secrets or versions. code: a key of MISMATCHES. serves: this end is the
+    server."""
 
     def __init__(self, code: str, serves: bool) -> None:
         ValueError.__init__(self, MISMATCHES[code][serves])
@@ -65,16 +66,16 @@ class Mismatch(ValueError):
 
 
 class Channel:
-    """Keeps the state of one end of a connection. serves: this is the end that listens. ready: the handshake is done.
-    outgoing: bytes of the handshake that are to be sent."""
+    """Keeps the state of one end of a connection. secret: None if this end has none. serves: this end is the server.
+    ready: the handshake is done. outgoing: bytes of the handshake that are to be sent."""
 
     def __init__(self, secret: "bytes | None", serves: bool) -> None:
         self.secret, self.serves = secret, serves
         self.ready, self.outgoing = False, b""
         self._nonce, self._nonces = os.urandom(NONCE_BYTES).hex(), ""
         self._buffer, self._searched, self._over = bytearray(), 0, False
-        self._keys: dict[bool, bytes] = {}  # of each direction: True if the server sends
-        self._counts = {True: 0, False: 0}
+        self._keys: dict[bool, bytes] = {}  # direction (True: the server sends) -> the key of its MACs
+        self._counts = {True: 0, False: 0}  # direction -> messages so far
 
     def opening(self) -> bytes:
         """Returns the first bytes that this end sends; the server sends none."""
@@ -91,7 +92,7 @@ class Channel:
 
     def feed(self, data: bytes, most: int = LINE_BYTES) -> "list[dict[str, Any]]":
         """Adds received data. Returns up to `most` whole and authentic messages; others stay for the next call. Raises
-        ValueError for anything else, and at each call from then on."""
+        ValueError if a line is no such message, and at each later call."""
         if self._over:
             raise ValueError("the connection is over")
         self._buffer += data
@@ -195,7 +196,7 @@ class Channel:
         return body
 
     def _mac(self, serves: bool, body: bytes) -> bytes:
-        """Returns the MAC of the next message from that end."""
+        """Returns the MAC of the next message, and counts the message. serves: the server sends it."""
         head = b"%s %d\n" % (b"server" if serves else b"client", self._counts[serves])
         self._counts[serves] += 1
         return encode(hmac.new(self._keys[serves], head + body, hashlib.sha256).hexdigest())
@@ -229,7 +230,7 @@ def check_depth(value: Any, most: int) -> None:
 
 
 def bounded(value: Any, most: int) -> int:
-    """Returns a number from 0 to below `most`. Raises ValueError for any other value."""
+    """Returns `value` if it is a whole number from 0 to `most` - 1. Raises ValueError for any other value."""
     if type(value) is not int or not 0 <= value < most:
         raise ValueError("a number is out of bounds")
     return value
@@ -242,8 +243,9 @@ def numeric(address: str) -> str:
 
 
 def secret_of(environ: "Mapping[str, str]", path: "str | None") -> "bytes | None":
-    """Returns the secret of the run's containers: FLEET_SECRET, otherwise the content of the file `path`, or None if
-    neither is given. Raises Refused if it is empty, or if other users may read the file."""
+    """Returns the secret of the run's containers: FLEET_SECRET if that is set, otherwise the content of the file
+    `path`. Returns None if neither is given. Raises Refused if the secret is empty or too long, or if other users own
+    the file or may read it."""
     if SECRET in environ:
         return nonempty(encode(environ[SECRET]), SECRET, "export %s=$(head -c 32 /dev/urandom | base64)" % SECRET)
     if path is None:

@@ -1,5 +1,5 @@
-"""Has the tables of platforms.py for cloud services and for additions to Kubernetes. Their variables have names that no
-other platform uses."""
+"""Defines tables for platforms.py: cloud services, and additions to Kubernetes. The variables of these platforms have
+names that no other platform uses."""
 
 from fleet.node.base.types import Any
 from fleet.node.container.variables import MEETING
@@ -11,7 +11,7 @@ AZUREML: "dict[str, Any]" = {
     "rank": ["NODE_RANK", "RANK"],
     **MEETING,
     "job": ["AZUREML_RUN_ID"],
-    "own": ["LOCAL_RANK"],  # it is set in each process, even if each node has only one
+    "own": ["LOCAL_RANK"],  # the platform sets it in each process, even if each node has only one process
     "alike": [["WORLD_SIZE", "nodes"], ["RANK", "rank"], ["LOCAL_RANK", "zero"]],
     "ways": {"alike": "process_count_per_instance: 1 in the job's distribution: fleet starts the ranks"},
     "yours": ["NNODES", "NPROC_PER_NODE"],
@@ -99,10 +99,10 @@ CLOUDS: "list[dict[str, Any]]" = [
         "sure": "documented",
         "origin": "cloud.baidu.com/doc/AIHC/s/mm346i20k (2026-01-14)",
     },
-    # with LOCAL_RANK it comes before "by-hand", which would refuse a process that has it
+    # if LOCAL_RANK is set, this table comes before "by-hand", which would refuse a process that has LOCAL_RANK
     dict(AZUREML, signs=[*AZUREML["signs"], "LOCAL_RANK"]),
 ]
-# these come after "by-hand" in platforms.py, as variables that a user sets by hand take precedence
+# these tables come after "by-hand" in platforms.py, as variables that a user sets by hand take precedence
 AZURE: "list[dict[str, Any]]" = [
     {
         "name": "azureml-mpi",

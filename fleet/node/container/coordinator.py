@@ -1,10 +1,12 @@
-"""Leads a run of containers, as a separate process in the container where all meet. One loop over its connections
-drives the rule of fleet/node/gang as a head does. It begins each attempt, makes all stop, decides how the run ended,
-and writes runs/RUN.
+"""Leads a run of containers, as a separate process in the container where all meet. One loop over the connections
+drives the rule of fleet/node/gang, as a head does. This process begins each attempt, makes all stop, decides how the
+run ended, and writes runs/RUN.
 
 spec, one line on stdin: {"run", "runs", "started", "about": {"job", "least", "most"}, "port", "secret", "engine",
-"grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. It prints one line: {"port"}, or {"refused",
-"hint"}. It ends with the run. If no run has begun, it ends with its parent, whose end closes stdin.
+"grace", "stop_grace", "node_timeout", "max_restarts", "stall_timeout"}. "runs": the folder of runs; "started": fields
+of run.json; "secret": in hexadecimal; "grace": seconds after a failure; "stop_grace": seconds after the platform's
+signal. This process prints one line: {"port"}, or {"refused", "hint"}. It ends with the run. If its parent ends before
+the run begins, which closes stdin, it ends, too.
 
     member -> here   a hello, or {"token"} after its connection broke; {"beat", "silent": seconds since its ranks wrote
                      anything}; reports, see news.py
@@ -27,12 +29,12 @@ from fleet.node.container.roll import Member, Roll
 from fleet.node.container.server import Connection, Server
 
 TICK = 0.2
-BEAT_SECONDS = 2.0
+BEAT_SECONDS = 2.0  # between two heartbeats
 RESUME_SECONDS = 5.0  # so long a container may take to come back after its connection broke
 
 
 class Coordinator:
-    """Connects the server's events with the rule. spec: see above. server: already listens."""
+    """Passes the server's events to the rule. spec: see above. server: already listens. record: writes runs/RUN."""
 
     def __init__(self, spec: "dict[str, Any]", server: Server, record: Kept, clock: Clock = CLOCK) -> None:
         self.spec, self.server, self.record, self.clock = spec, server, record, clock
@@ -71,7 +73,7 @@ class Coordinator:
                     self.leading.receive(member, checked_report(what), self.clock.time())
                 elif what.get("silent") is not None:
                     member.spoke = self.clock.monotonic() - time(what["silent"])
-            except NONSENSE:  # it is not fleet that sends this: the connection ends
+            except NONSENSE:  # not fleet sent this: the connection ends
                 connection.close()
                 self.lose_connection(member)
         else:
@@ -117,8 +119,8 @@ class Coordinator:
             report("%s is gone" % member.host)
 
     def look_for_silence(self, now: float) -> None:
-        """Gives up members that have sent nothing for `node_timeout` seconds, or whose connection broke and is not
-        back."""
+        """Gives up members that have sent nothing for `node_timeout` seconds, or that did not connect again within
+        RESUME_SECONDS after their connection broke."""
         patience = self.spec["node_timeout"]
         for member in self.roll.members if self.roll.begun else ():
             silent = now - member.connection.received_at

@@ -11,8 +11,8 @@ from fleet.node.base.types import Any, Callable
 from fleet.node.base.wire import at_port
 from fleet.node.container.channel import Channel, Mismatch
 
-DIAL_SECONDS, HANDSHAKE_SECONDS, SEND_SECONDS = 3.0, 5.0, 10.0
-RETRY_SECONDS = 0.5
+DIAL_SECONDS, HANDSHAKE_SECONDS, SEND_SECONDS = 3.0, 5.0, 10.0  # limits: to connect; of the handshake; of one write
+RETRY_SECONDS = 0.5  # between two tries
 REPORT_SECONDS = 10.0  # between two lines about waiting
 READ_BYTES = 1 << 14
 MISSED = "is the container of MASTER_ADDR there, and does its network lead to the others?"
@@ -36,8 +36,8 @@ class Line:
             self._write(self.channel.pack(message))
 
     def receive(self, seconds: float) -> "dict[str, Any] | None":
-        """Returns the next message, or None if no whole one comes within `seconds`. Raises OSError if the connection is
-        gone, ValueError for data that is no message, or not authentic."""
+        """Returns the next message, or None if no whole message comes within `seconds`. Raises OSError if the
+        connection is gone, and ValueError if the data is no message, or not authentic."""
         until = self.clock.monotonic() + seconds
         while not self._messages:
             if not self._read(until):
@@ -50,8 +50,8 @@ class Line:
         self.sock.close()
 
     def shake_hands(self) -> None:
-        """Does the handshake. Raises OSError if the other end is gone or late, ValueError if it is not the right
-        one."""
+        """Does the handshake. Raises OSError if the other end is gone or late. Raises ValueError if the other end is
+        another program, or has another secret or version (Mismatch)."""
         self._write(self.channel.opening())
         until = self.clock.monotonic() + HANDSHAKE_SECONDS
         while not self.channel.ready:
@@ -76,7 +76,7 @@ class Line:
     def _write(self, data: bytes) -> None:
         try:
             self.sock.sendall(data)
-        except socket.timeout:  # a part of it may be sent: no other message can follow
+        except socket.timeout:  # a part of the data may be sent, after which no other message can follow
             self.close()
             raise OSError("the other end does not read what is sent to it") from None
 
@@ -90,8 +90,9 @@ def dial(
     report: "Callable[[str], None]",
     clock: Clock,
 ) -> Line:
-    """Returns the connection after the handshake, with the hello sent. Tries for `wait` seconds, then raises Refused.
-    Raises it at once if the secrets differ, or if another program listens there."""
+    """Connects, does the handshake, sends the hello, and returns the connection. Tries for `wait` seconds, then raises
+    Refused. Raises Refused at once if secrets or versions differ, or if another program listens there. report: is
+    called with a line to show, every REPORT_SECONDS."""
     began = clock.monotonic()
     reported = began - REPORT_SECONDS
     where = at_port(address, port)
@@ -114,13 +115,13 @@ def dial(
 
 
 def connected(address: str, port: int, secret: "bytes | None", clock: Clock, where: str) -> "Line | str":
-    """Tries once. Returns a connection to one of the name's addresses, or the reason why there is none. Raises
-    Refused."""
+    """Tries once to connect. Returns a connection to one of the name's addresses, or the reason why there is none.
+    Raises Refused if another try makes no sense. where: address and port, for messages."""
     try:
         return reached(address, port, secret, clock)
     except Mismatch as error:
         raise Refused("%s: %s" % (where, error), error.hint) from None
-    except (socket.gaierror, UnicodeError) as error:  # the latter: the name is too long
+    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: the name is too long
         return "%s does not resolve: %s" % (address, getattr(error, "strerror", None) or error)
     except ValueError:
         raise Refused("what responds at %s is no fleet" % where, NO_FLEET) from None
@@ -132,7 +133,7 @@ def reached(address: str, port: int, secret: "bytes | None", clock: Clock) -> Li
     """Returns the connection after the handshake. Raises OSError, or ValueError as Channel.feed() does."""
     sock = socket.create_connection((address, port), DIAL_SECONDS)
     with on_failure(sock.close):
-        if sock.getsockname() == sock.getpeername():  # the kernel chose the same port for this end: connected to itself
+        if sock.getsockname() == sock.getpeername():  # the kernel chose the same port for this end: it met itself
             raise OSError("nothing listens there")
         line = Line(sock, secret, clock)
         line.shake_hands()

@@ -1,5 +1,5 @@
-"""`fleet explain-env`: shows what a platform's variables mean for this container, what is wrong with them, and which
-launcher commands start the same run."""
+"""Implements `fleet explain-env`: shows what a platform's variables mean for this container, what is wrong with them,
+and which launcher commands start the same run."""
 
 import os
 from shlex import quote
@@ -28,7 +28,8 @@ def about(
     platform: "str | None" = None,
     script: "Sequence[str]" = SCRIPT,
 ) -> "dict[str, Any]":
-    """Returns the document of --json. Raises Refused if no platform is known by these variables."""
+    """Returns the document of --json. requested, platform: see place_of(). script: the command of a rank. Raises
+    Refused if no platform is known by these variables."""
     place = place_of(environ, requested, platform)
     ranks = ranks_here(place, environ)
     return {
@@ -48,7 +49,7 @@ def about(
 
 
 def by_hand(place: Place, ranks: int, script: "Sequence[str]") -> "dict[str, str]":
-    """Returns launcher -> the command that starts the same in this container."""
+    """Returns {launcher: the command that starts the same ranks in this container}. ranks: their number."""
     master, port, rank = place.master or "127.0.0.1", str(place.port), place.rank
     nodes = "%d:%d" % (place.least, place.most) if place.elastic else str(place.most)
     torchrun = ["torchrun", "--nnodes=" + nodes, "--nproc-per-node=%d" % ranks]
@@ -104,7 +105,8 @@ def lines(found: "dict[str, Any]") -> "list[str]":
 
 
 def show(requested: "Mapping[str, str]", platform: "str | None", as_json: bool, script: "Sequence[str]") -> int:
-    """Prints the document. Returns the exit code: 2 if it has an error, else 0. requested: see place_of()."""
+    """Prints the document. Returns the exit code: 2 if the document has an error, otherwise 0. For parameters, see
+    about()."""
     try:
         found = about(os.environ, requested, platform, script)
     except Refused as error:

@@ -15,17 +15,17 @@ from fleet.node.ports.listeners import free_port
 from fleet.protocol.codes import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from fleet.protocol.state import FINAL
 
-STUBBORN_SECONDS = 20.0  # beyond the grace: a process counts as hanging in the kernel 10 s after SIGKILL
+STUBBORN_SECONDS = 20.0  # after the grace period; more than the 10 s for which a node waits for a killed process
 READY_SECONDS = 30.0  # after the pause: so long a lost container may take to come back
-STACKS_SECONDS = 20.0
+STACKS_SECONDS = 20.0  # so long all may take to send the stacks of their ranks
 FAREWELL_SECONDS = 10.0  # so long all may take to record the verdict
-TEXTS_BYTES = 8 << 20  # of what failed ranks wrote
+TEXTS_BYTES = 8 << 20  # the output of further failed ranks is not kept
 NO_LOCAL = "no rank wrote anything for %g s (--stall-timeout)"
 
 
 class Leading:
-    """Leads a run through its phases. spec: see coordinator.py. send(member, **message) sends to one member. over:
-    nothing is left to do. phase: the current phase's method, called with the monotonic time several times a second."""
+    """Leads a run through its phases. spec: see coordinator.py. send(member, **message) sends to one member. over: the
+    run has ended. phase: the current phase's method, called with the monotonic time several times a second."""
 
     def __init__(
         self, spec: "dict[str, Any]", roll: Roll, record: Kept, send: "Callable[..., None]", clock: Clock
@@ -35,10 +35,10 @@ class Leading:
         self.gang: Gang = gang_of({}, 0)
         self.attempt, self.attempts = 0, Attempts(spec["max_restarts"])
         self.restarts: list[dict[str, Any]] = []
-        self.texts: dict[tuple[str, int], dict[str, str]] = {}
-        self.stacks: dict[int, str] = {}
-        self.began = self.until = self.stop_by = 0.0
-        self.ended_well: list[float] = []
+        self.texts: dict[tuple[str, int], dict[str, str]] = {}  # (host, failed rank) -> its last lines
+        self.stacks: dict[int, str] = {}  # rank -> where it is
+        self.began = self.until = self.stop_by = 0.0  # the attempt's start; the ends of the current waits
+        self.ended_well: list[float] = []  # when ranks ended with exit code 0
         self.verdict: run.Verdict | None = None
         self.phase, self.over = self.wait, False
         self.master, self.port = "127.0.0.1", 0
@@ -86,8 +86,8 @@ class Leading:
         self.send(member, start=dict(about, nodes=nodes))
 
     def came(self, member: Member) -> None:
-        """Handles a member that came after the run's beginning. An elastic run takes it in at once; in any other run,
-        its earlier ranks are lost, and it takes part in the next attempt."""
+        """Handles a member that came after the run's beginning. An elastic run takes the member in at once. In any
+        other run, the member's earlier ranks are lost, and it takes part in the next attempt."""
         if self.phase == self.follow and isinstance(self.gang, ElasticGang):
             self.roll.number(True)
             self.gang.back(member.host, (member.node or 0, member.ranks))
@@ -97,7 +97,7 @@ class Leading:
             self.lose(member, "its platform has started it again", 0.0)
 
     def resumed(self, member: Member) -> None:
-        """Sends a reconnected member the request to stop, which it may have missed: for all, or for itself alone."""
+        """Sends a reconnected member the request to stop that it may have missed: to all members, or only to it."""
         node = self.gang.nodes.get(member.host)
         if self.gang.end is not None or node is not None and node.lost is not None:
             self.send(member, **self.stopping(self.gang.end, self.grace_of(self.gang.end)))
@@ -127,7 +127,7 @@ class Leading:
                 self.send_all(op="over")
 
     def ranks_of(self, member: Member) -> range:
-        """Returns the ranks that a container may report: in an elastic run any, as its launcher numbers them."""
+        """Returns the ranks that a container may report: any in an elastic run, as the launcher numbers its ranks."""
         return range(self.roll.world_size) if self.least else member.ranks
 
     def keep(self, member: Member, news: "dict[str, Any]") -> None:
@@ -147,7 +147,7 @@ class Leading:
             self.record.event("rank", end.sentence, level, member.host, node_rank=member.node, **known)
 
     def stop(self, end: "run.Verdict") -> None:
-        """Stops all nodes, once. In the pause between two attempts, ends the run."""
+        """Stops all nodes, once. In the pause between two attempts, ends the run instead."""
         grace = self.grace_of(end)
         whole: Any = dict(end, who=self.spec["started"]["owner"], attempt=self.attempt)
         if self.phase == self.pause:
@@ -158,13 +158,13 @@ class Leading:
             self.send_all(**self.stopping(whole, grace))
 
     def grace_of(self, end: "run.Verdict | None") -> float:
-        """Returns the grace period of ranks, which is longer if their platform ends them. end: as for stopping()."""
+        """Returns the grace period in seconds: longer if the platform ends the ranks. end: as for stopping()."""
         return float(self.spec["stop_grace" if end is not None and end["by"] == "queue" else "grace"])
 
     @staticmethod
     def stopping(end: "run.Verdict | None", grace: float) -> "dict[str, Any]":
-        """Returns the request to stop, as for run.follow. It begins with SIGINT if a container got SIGINT. end: None
-        for a container that was given up alone."""
+        """Returns the request to stop, as for run.follow. Ranks get SIGINT first if a container got SIGINT. end: why
+        all are stopped; None if only the receiving container is, because it was given up."""
         interrupt = end is not None and (end["by"], end["code"]) == ("queue", EXIT_INTERRUPTED)
         reason = end["message"] if end else "it was given up"
         return {"op": "stop", "grace": grace, "reason": reason, "end": end, "interrupt": interrupt}
@@ -285,7 +285,7 @@ class Leading:
             started = dict(self.record.about, run=self.record.run, logs=self.record.path)
             self.summary.update(reader.summary(started, self.gang, self.texts, verdict, self.attempt))
         first = self.summary["first_failure"] or {}
-        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # else the reader has it
+        tail = (verdict["first"] or {}).get("tail", "") if reader is None else ""  # the reader sets "why" from it
         self.roll.begun = True
         self.send_all(verdict=verdict, why=first.get("why") or tail.strip().rpartition("\n")[2] or None)
         self.until, self.phase = self.clock.monotonic() + FAREWELL_SECONDS, self.farewell

@@ -27,12 +27,12 @@ from fleet.node.facts.way import is_here, resolve
 from fleet.protocol.codes import EXIT_PREFLIGHT, EXIT_USAGE
 from fleet.protocol.state import LONGEST_NAME
 
-GRACE, STOP_GRACE = 10.0, 25.0  # after a failure; a platform kills 30 s after SIGTERM
+GRACE, STOP_GRACE = 10.0, 25.0  # after a failure; after SIGTERM from a platform, which kills 30 s later
 LEADER_SECONDS = 15.0  # so long the coordinator may take to end after this part
 
 
 class Ended(Exception):
-    """Is raised by a signal that comes before the run begins."""
+    """Is raised by a signal that comes before the run begins. number: of that signal."""
 
     def __init__(self, number: int) -> None:
         Exception.__init__(self, number)
@@ -101,8 +101,8 @@ def run_here(options: Any) -> int:
 
 
 def run_part(place: Place, ranks: int, options: Any) -> int:
-    """Meets the other containers, runs this one's part, and returns the exit code. Raises Refused, or Ended before the
-    run begins."""
+    """Meets the other containers, runs this container's part, and returns the exit code. ranks: how many this container
+    starts. Raises Refused if this part cannot begin, and Ended if a signal comes before the run begins."""
     member = None
 
     def signalled(number: int, _frame: object) -> None:
@@ -143,13 +143,13 @@ def run_part(place: Place, ranks: int, options: Any) -> int:
 
 
 def own_name() -> str:
-    """Returns this container's name. The run uses it, too, unless another container has the same one."""
+    """Returns this container's name. The run uses this name, too, unless another container has the same one."""
     return os.uname()[1].partition(".")[0]
 
 
 def leads_by_name(place: Place, wait: float) -> bool:
-    """Returns whether the master's name is this container's. A service whose container has just begun may resolve late.
-    So this waits up to `wait` seconds for the name to resolve, then raises Refused."""
+    """Returns whether the master's name is this container's. The name of a service may resolve some time after its
+    container has begun, so this waits up to `wait` seconds. Raises Refused if the name does not resolve by then."""
     master, began = str(place.master), CLOCK.monotonic()
     reported = False
     while master.partition(".")[0] != own_name() and not is_here(master):
@@ -168,7 +168,8 @@ def leads_by_name(place: Place, wait: float) -> bool:
 
 
 def start_coordinator(spec: "dict[str, Any]") -> "tuple[subprocess.Popen[bytes], int]":
-    """Starts the coordinator. Returns (its process, the port where all meet). Raises Refused."""
+    """Starts the coordinator. Returns (its process, the port where all meet). Raises Refused if it cannot lead the run,
+    for instance because the port is not free. spec: see coordinator.py."""
     leader = program("fleet.node.container.coordinator")
     assert leader.stdin and leader.stdout
     leader.stdin.write(json.dumps(spec).encode() + b"\n")

@@ -1,6 +1,6 @@
-"""Runs this container's part in a run, attempt by attempt, as the leading container requests it. Forwards the reports
-of this node (run.follow) to the leading container, and its requests to this node. Copies the ranks' logs to
-runs/RUN/HOST and to its own output.
+"""Runs this container's part in a run, attempt by attempt, as the leading container requests. Forwards the reports of
+this node (run.follow) to the leading container, and the requests of that container to this node. Copies the ranks' logs
+to runs/RUN/HOST and to the output of this process.
 
 The exit code is that of the verdict if the first failure was here, and 1 if another container failed first. It is 123
 if this part could not begin, and 128+n after signal n.
@@ -35,8 +35,11 @@ FINISH_SECONDS = 10.0  # so long the terminal may take for the ranks' last outpu
 
 
 class Member:
-    """Follows the requests of the leading container. dial(hello): returns the Line to it. hello: this container's
-    description. options: see options.py. signalled: the number of the platform's signal, or 0."""
+    """Follows the requests of the leading container. dial(hello): returns a connection to that container. hello: this
+    container's description. options: see options.py. about: fields of run.json, see started_by(). token: identifies
+    this container when it connects again. begin: the last "start" message, {} before the first one. folder: the run's
+    folder on this node. target: runs/RUN/HOST. signalled: the number of the platform's signal, or 0. reported: that
+    signal was reported. refused: why this part could not begin."""
 
     def __init__(
         self, dial: "Callable[[dict[str, Any]], Line]", hello: "dict[str, Any]", options: Any, about: "dict[str, Any]"
@@ -53,17 +56,17 @@ class Member:
         self.folder = self.target = ""
         self.signalled, self.reported = 0, False
         self.refused: Refused | None = None
-        self.gang = gang_of({}, 0)  # of this container alone
-        self.wrote: float | None = None  # when a rank last did
+        self.gang = gang_of({}, 0)  # the state of this container's ranks alone
+        self.wrote: float | None = None  # when a rank last wrote anything, by the monotonic clock
 
-    # -- to where all meet ----------------------------------------------------------------------------------
+    # -- the connection to the leading container --------------------------------------------------------------
     def send(self, **message: Any) -> None:
         with suppress(OSError):  # run() notices that the connection is gone
             if self.line is not None:
                 self.line.send(**message)
 
     def run(self) -> int:
-        """Works until the run ends, and returns the exit code. Raises Refused if no part of it began."""
+        """Works until the run ends, and returns the exit code. Raises Refused if no part of the run began here."""
         self.line = self.dial(self.hello)
         start_thread(self.live)
         until = time.monotonic() + self.options.wait
@@ -91,7 +94,8 @@ class Member:
                 self.send(event="signal", number=self.signalled)
 
     def live(self) -> None:
-        """Sends heartbeats for ever. It is a separate thread, as output may block on the terminal."""
+        """Sends heartbeats to the leading container and to this node's supervisor for ever. Runs in its own thread, as
+        the main thread may block when it writes to the terminal."""
         while True:
             self.send(beat=1, silent=self.wrote and time.monotonic() - self.wrote)
             self.ask(op="ping")
@@ -100,8 +104,9 @@ class Member:
             time.sleep(BEAT_SECONDS)
 
     def bring(self, logs: Logs) -> None:
-        """Copies the output of ranks until the attempt is over. It is a thread, as the terminal may block for ever."""
-        with suppress(OSError):  # its folder was removed, which is reported; or no process reads the output
+        """Copies the output of ranks until the attempt is over. Runs in its own thread, as a write to the terminal may
+        block for ever."""
+        with suppress(OSError):  # the run's folder was removed, which is reported; or no process reads the output
             while not logs.over:
                 if logs.bring() or logs.blocked:
                     self.wrote = time.monotonic()
@@ -174,8 +179,8 @@ class Member:
         self.follow()
 
     def set_aside(self, attempt: int) -> None:
-        """Ends the processes of the last attempt, and moves its logs to attempt<K>/HOST. An earlier process of this
-        container may have started them."""
+        """Ends the processes of the last attempt K, and moves its logs to attempt<K>/HOST. Those processes may be left
+        from an earlier start of this container. attempt: the number of the next attempt."""
         if not attempt:
             return
         if run_folder(self.begin["run"]):
@@ -224,7 +229,7 @@ class Member:
             self.send(**self.seen(message, self.folder))
 
     def seen(self, message: "dict[str, Any]", folder: str) -> "dict[str, Any]":
-        """Returns a report. That of a failed rank gets the rank's last lines."""
+        """Returns the report to send. Adds the rank's last lines to the report of a failed rank."""
         if message["event"] != "rank" or not (message.get("status") or message.get("signal")):
             return message
         rank, begins = message["rank"], message.get("begins") or (0, 0)
@@ -285,7 +290,7 @@ class Member:
         how = "done" if code == 0 else "ended by signal %d" % self.signalled if self.signalled else "failed"
         where = (begin["run"], how, begin["host"], code, self.target)
         report("run %s %s on %s, exit code %d; logs in %s" % where)
-        if self.record is not None:  # it is written only if this container shares no folder with the leading one
+        if self.record is not None:  # end() writes only if this container shares no folder with the leading one
             self.record.end(summary_of(begin["run"], self.gang, verdict, []))
         self.send(event="over")
         return code

@@ -1,7 +1,7 @@
-"""Checks the reports of a container. Most of its events are those of the node program follow.py.
+"""Checks the reports of a container. Most of the events in them are those of the node program follow.py.
 
-Any process may connect and send anything, so each value is checked and built again. A value of another form raises one
-of NONSENSE."""
+Any process may connect and send anything, so each value is checked and built again. For a value of another form, a
+check raises one of NONSENSE."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from fleet.node.base.types import Any, Callable, Mapping
 from fleet.node.container.channel import bounded
 
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError)  # raised for a message that fleet did not send
-TEXT = 4096
+TEXT = 4096  # longer texts are cut
 STATES = ("running", "stopping", "exited", "stopped", "lost")
 MOST_PIDS, MOST_LINES = 100, 20
 
@@ -18,7 +18,7 @@ small_int, size = partial(bounded, most=1 << 31), partial(bounded, most=1 << 53)
 
 
 def time(value: Any) -> float:
-    if type(value) not in (int, float) or not abs(value) <= 1e12:  # refuses nan, too
+    if type(value) not in (int, float) or not abs(value) <= 1e12:  # "not <=" refuses nan, too
         raise ValueError("no time")
     return float(value)
 
@@ -106,13 +106,13 @@ VERDICT: "dict[str, Callable[[Any], Any]]" = {
 
 
 def checked(found: "dict[str, Any]", fields: "Mapping[str, Callable[[Any], Any]]") -> "dict[str, Any]":
-    """Returns the fields of `found` that are in `fields`, each value checked by its function there. None stays None."""
+    """Returns the fields of `found` that are in `fields`. The function there checks each value, but a None is kept."""
     return {name: None if found[name] is None else read(found[name]) for name, read in fields.items() if name in found}
 
 
 def verdict_of(found: Any) -> "dict[str, Any]":
-    """Returns the leading container's verdict, checked, as any process may listen at MASTER_ADDR. Raises ValueError if
-    a field is missing."""
+    """Returns the leading container's verdict, checked, because any process may listen at MASTER_ADDR. Raises one of
+    NONSENSE if a field is missing or has another form."""
     verdict = checked(found, VERDICT)
     if set(verdict) != set(VERDICT) or None in [verdict[name] for name in ("by", "code", "message", "unknown")]:
         raise ValueError("a verdict lacks something")
@@ -120,7 +120,8 @@ def verdict_of(found: Any) -> "dict[str, Any]":
 
 
 def checked_report(message: "dict[str, Any]") -> "dict[str, Any]":
-    """Returns a report, checked, as the rule of the run (node/gang/) takes it."""
+    """Returns a report, checked, in the form for the rule of the run (node/gang/). Raises one of NONSENSE if a field is
+    missing or has another form."""
     kind = text(message["event"])
     news = checked(message, FIELDS[kind])
     needed = {"rank": "rank", "status": "state", "failed": "message", "clock": "sent", "signal": "number"}.get(kind)

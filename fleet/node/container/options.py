@@ -7,8 +7,8 @@ from functools import partial
 
 from fleet.node.base.types import Any, Sequence
 
-# name -> (metavar, type, default, help). [str]: may be repeated. In `fleet launch`, options in FLEETS are for --on env
-# only; it has the others anyway. LEAST has the minimum of each number.
+# name -> (metavar, type, default, help). The type [str]: the option may be repeated. In `fleet launch`, the options in
+# FLEETS are for --on env only, and it has the other options for any run. LEAST has the minimum of each number.
 ROWS: "dict[str, tuple[str, Any, Any, str]]" = {
     "nnodes": ("N|MIN:MAX", str, None, "instead of what the platform sets"),
     "node-rank": ("N", str, None, "this container's, instead of what the platform sets"),
@@ -43,16 +43,17 @@ GIVEN_AS = {
     "rdzv_id": "job",
 }
 OF_ENGINE = "of engine "  # prefix of the names of an engine's own options, in the parser
-OF_PLACE = ("platform", *(name.replace("_", "-") for name in GIVEN_AS))  # explain-env has these, too
+OF_PLACE = ("platform", *(name.replace("_", "-") for name in GIVEN_AS))  # options that explain-env has, too
 
 
 def field(name: str) -> str:
-    """Returns the attribute's name for an option."""
+    """Returns the name of the attribute that holds an option's value."""
     return "engine_args" if name == "engine-arg" else name.replace("-", "_")
 
 
 def number(name: str, text: str) -> Any:
-    """Returns the value of an option that takes a number. Raises argparse.ArgumentTypeError."""
+    """Returns the value of an option that takes a number. Raises argparse.ArgumentTypeError if the text is no number,
+    or the number is out of bounds."""
     try:
         value = ROWS[name][1](text)
     except ValueError:
@@ -75,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             self.add(name, text, dest=field(name), metavar=metavar, **{"action": "append"} if kind == [str] else how)
 
     def add(self, name: str, text: str, **how: Any) -> None:
-        """Adds an option, also spelled with underscores."""
+        """Adds an option, and a hidden spelling of it with underscores. how: arguments of add_argument()."""
         for spelled in dict.fromkeys([name, name.replace("-", "_")]):
             self.add_argument("--" + spelled, help=text if spelled == name else argparse.SUPPRESS, **how)
 
@@ -97,7 +98,7 @@ def parser() -> Parser:
 
 
 def of_engines() -> "list[Any]":
-    """Returns the options of fleet's own engines, each once, or [] below Python 3.10, which the engines need."""
+    """Returns the options of fleet's own engines, each once. Returns [] below Python 3.10, which the engines need."""
     if sys.version_info < (3, 10):
         return []
     engines = __import__("fleet.engines", fromlist=["ENGINES"]).ENGINES
@@ -122,8 +123,8 @@ def read(argv: "Sequence[str]") -> Any:
 
 
 def of(given: "dict[str, Any]", script: str, args: "Sequence[str]") -> Any:
-    """Returns the options of a container's part, each as an attribute. given: values by attribute name; the others have
-    their defaults."""
+    """Returns the options of a container's part, each as an attribute. given: values by attribute name. The options
+    that are not in it have their defaults."""
     options = {field(name): row[2] for name, row in ROWS.items()}
     options.update({"module": False, "engine_options": {}, "workdir": os.getcwd()}, **given)
     return argparse.Namespace(script=script, args=list(args), **options)

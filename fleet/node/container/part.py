@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     Started = tuple[list[Any], dict[str, Any], dict[str, str], dict[str, str]]
 
 START_SECONDS = 60.0
-LEASE_SECONDS = 30.0  # so long ranks go on after their container's main process was killed
+LEASE_SECONDS = 30.0  # so long ranks go on after the main process of their container was killed
 # the platform's variables for this container, which torchrun would read as its own options
 UNSET = "PET_.*|RANK|WORLD_SIZE|LOCAL_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|" + SECRET
 BEGIN = "import os, sys; sys.path.insert(0, sys.argv.pop(1)); from %s import main; main(); os._exit(0)"
 
 
 class Part:
-    """Describes what this container starts. begin: see begin_of(). options: see options.py. ranks: their number in this
-    container. least: the fewest nodes of an elastic run, otherwise 0. most: the most nodes."""
+    """Describes what this container starts. begin: see begin_of(). options: see options.py. ranks: how many ranks this
+    container has. least: the fewest nodes of an elastic run, otherwise 0. most: the most nodes."""
 
     def __init__(self, begin: "dict[str, Any]", options: Any, ranks: int, least: int, most: int) -> None:
         self.begin, self.options, self.least, self.most = begin, options, least, most
-        self.numbers = list(range(begin["first"], begin["first"] + ranks))  # of its ranks
+        self.numbers = list(range(begin["first"], begin["first"] + ranks))  # the ranks of this container
         # the address by which other containers reach this one; None: there are no others
         self.own = begin["master" if begin["node"] == 0 else "address"] if most > 1 else None
 
@@ -74,8 +74,8 @@ class Part:
         return found
 
     def interface_variables(self) -> "dict[str, str]":
-        """Returns the variables that set the network interface for traffic to other containers; {} if there are no
-        others."""
+        """Returns the variables that set the network interface for traffic to other containers, or {} if there are no
+        other containers."""
         own = addresses()
         held = holder_of(self.own, own) if self.own else None
         return variables(held, own) if held else {}
@@ -135,8 +135,10 @@ class Part:
 
 
 def begin_of(found: Any) -> "dict[str, Any]":
-    """Returns the checked "start" message of the leading container: paths and commands are made of it. Raises
-    ValueError, KeyError or TypeError for an invalid one."""
+    """Returns the "start" message of the leading container, checked, because paths and commands are made of it: {"run",
+    "host": this container's name, "node": its node rank, "first": its first rank, "attempt", "master" and "port": where
+    ranks meet, "address": of this container, "nodes": [(host, ranks)]}. Raises ValueError, KeyError or TypeError for an
+    invalid message."""
     bounds = {"port": 1 << 16, "node": MOST, "first": MOST, "attempt": MOST}
     begin: dict[str, Any] = {name: bounded(found[name], most) for name, most in bounds.items()}
     begin["nodes"] = [(named(host), bounded(each, MOST)) for host, each in found["nodes"]]
@@ -147,14 +149,14 @@ def begin_of(found: Any) -> "dict[str, Any]":
 
 
 def named(value: Any) -> str:
-    """Returns a value that is a host name or an address. Raises ValueError for any other."""
+    """Returns `value` if it is a host name or an address. Raises ValueError for any other value."""
     if not isinstance(value, str) or not re.match(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}\Z", value):
         raise ValueError("no name")
     return value
 
 
 def program(module: str) -> "subprocess.Popen[bytes]":
-    """Starts a node program in a new process."""
+    """Starts a node program, such as `fleet.node.run.supervise`, in a new process and session."""
     argv = [sys.executable, "-I", "-S", "-c", BEGIN % module, archive()]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
@@ -176,7 +178,7 @@ def archive() -> str:
 
 
 def source(module: str) -> str:
-    """Returns the source text of a node module, also from the zipapp."""
+    """Returns the source text of a module below fleet.node, from an installed package or from the zipapp."""
     import pkgutil
 
     name = "fleet.node." + module

@@ -15,13 +15,13 @@ LONGEST, LONGEST_JOB = 80, 255  # characters of a value in a message; of a run's
 LABEL = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
 HOST = r"(?:%s(?:\.%s)*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%%\w+)?)" % (LABEL, LABEL)  # a name, an address
 COUNTED = ("auto", "gpu", "cpu")  # values of torchrun's --nproc-per-node
-BY_USER = ["NNODES:static", "nodes"]  # added to "alike" of each table that has no NNODES there
+BY_USER = ["NNODES:static", "nodes"]  # added to "alike" (see platforms.py) of each table that has no NNODES there
 
 
 class Place:
     """Holds this container's place. platform: its table. least, most: numbers of nodes, equal unless the run is
     elastic. rank: the node rank; None: not set. each: ranks per node, a number or one of COUNTED; None: not set. given:
-    thing -> (variable or option, its text). wrong: (message, remedy) of each mistake."""
+    thing (a key such as "nodes", see platforms.py) -> (variable or option, its text). wrong: [(message, remedy)]."""
 
     def __init__(self, platform: "dict[str, Any]") -> None:
         self.platform = platform
@@ -39,7 +39,7 @@ class Place:
         return self.least != self.most
 
     def variables(self, thing: str) -> str:
-        """Returns the names of the variables for a thing, as text."""
+        """Returns the names of the variables that hold a thing, joined by "or"."""
         of_all = {"nodes": ["NNODES"], "rank": ["NODE_RANK"], "job": ["RDZV_ID"], **MEETING}
         names = [variable.partition(":")[0] for variable in self.platform.get(thing) or of_all[thing]]
         return " or ".join(dict.fromkeys(names))
@@ -66,8 +66,8 @@ def fits(table: "dict[str, Any]", environ: "Mapping[str, str]") -> bool:
 
 
 def table_of(environ: "Mapping[str, str]", name: "str | None", sized: bool) -> "dict[str, Any]":
-    """Returns the platform's table. Raises Refused if none fits, unless the command line has the number of nodes
-    (sized); also if this is no container, but a process of one."""
+    """Returns the platform's table. name: the only platform to consider. sized: the command line has the number of
+    nodes, so no table is needed. Raises Refused if no table fits, or if a launcher has started this process."""
     named = [table for table in PLATFORMS if name in (None, table["name"])]
     loosely = [table for table in named if any(is_set(name, environ) for name in table.get("loose", ()))]
     table = next((table for table in named if fits(table, environ)), loosely[0] if loosely else None)
@@ -97,7 +97,7 @@ def table_of(environ: "Mapping[str, str]", name: "str | None", sized: bool) -> "
 
 
 def nearly(environ: "Mapping[str, str]") -> str:
-    """Returns a text about the platform that is nearest: some of its signs are set, and others are missing; or ""."""
+    """Returns a text about the platform that has the most signs set, and others missing; "" if no sign is set."""
     signed = [table for table in PLATFORMS if "signs" in table and "loose" not in table]
     there = [(sum(is_set(sign, environ) for sign in table["signs"]), table) for table in signed]
     count, table = max(there, key=lambda it: (it[0], -len(it[1]["signs"])))
@@ -109,7 +109,7 @@ def place_of(environ: "Mapping[str, str]", requested: "Mapping[str, str]", platf
     """Returns the place. requested: options (GIVEN_AS), which outrank variables. Raises Refused if no platform fits."""
     given = {GIVEN_AS[name]: value for name, value in requested.items()}
     table = table_of(environ, platform, "nodes" in given)
-    if given.get("nodes") in ("1", "1:1"):  # it meets no other container of the platform
+    if given.get("nodes") in ("1", "1:1"):  # a run of one node meets no other container of the platform
         table = {key: value for key, value in table.items() if key not in ("rank", "master", "alike", "several")}
     place = Place(table)
     for thing in ("nodes", "least", "most", "rank", "each", "master", "port", "job"):
@@ -247,7 +247,7 @@ def compare(place: Place, environ: "Mapping[str, str]") -> None:
 
 
 def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
-    """Returns whether `count` may be the number of all ranks, as no variable has the number per node."""
+    """Returns whether `count` may be the number of all ranks, because no variable holds the number per node."""
     requested = place.given.get("each", ("", ""))[0].startswith("--")
     counted = isinstance(place.each, int) and not requested
     unknown = "ranks" in things and not counted or "world" in things and requested
@@ -256,7 +256,7 @@ def may_count_ranks(place: Place, things: "list[str]", count: str) -> bool:
 
 
 def differ(place: Place, text: str, first: str, thing: str) -> None:
-    """Adds a mistake: two variables contradict each other. first: the one used. text: the other one, with its value."""
+    """Adds the mistake that two variables differ. first: the name of the one in use. text: the other and its value."""
     names = [re.split("[= ]", it)[0] for it in (text, first)]
     set_by = [place.setter(name) for name in names]
     if thing == "zero":
@@ -272,7 +272,7 @@ def differ(place: Place, text: str, first: str, thing: str) -> None:
 
 # -- what the machine has -------------------------------------------------------------------------------------
 def devices(environ: "Mapping[str, str]") -> "int | None":
-    """Returns how many accelerators processes here may use; None: not known. Calls nothing that could hang."""
+    """Returns how many accelerators processes here may use, or None if unknown. Calls nothing that could hang."""
     for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         if name in environ:
             return len([one for one in environ[name].split(",") if one.strip() not in ("", "-1", "none", "NoDevFiles")])
@@ -284,7 +284,7 @@ def devices(environ: "Mapping[str, str]") -> "int | None":
 
 
 def ranks_here(place: Place, environ: "Mapping[str, str]") -> int:
-    """Returns how many ranks this container starts. Adds to place.wrong if it has too few devices."""
+    """Returns how many ranks this container starts. Adds a mistake to place.wrong if there are too few devices."""
     have = devices(environ)
     each = place.each
     if each is None or each in ("gpu", "auto"):

@@ -1,15 +1,16 @@
 """Names the variables by which each platform describes a distributed run to its containers.
 
-Each platform is a table. A process is on the first platform that fits: one of its `marks` is set, or all of its `signs`
-are, and none of its `unless`. No other program sets a mark. More precise tables come first. If none fits, it is the
-first platform with one of its `loose` variables, which other programs set, too. A thing ("rank", "master") has the
-value of the first of its variables that is set. VARIABLE:READER reads the thing out of a longer value, see
-variables.py. In a variable's name, {NAME} is replaced by the value of NAME, and * matches any characters.
+Each platform is a table. A process is on the first platform whose table fits: one of its `marks` is set, or all of its
+`signs` are set, and in both cases none of its `unless`. No other program sets a mark. More precise tables come first.
+If no table fits, the process is on the first platform with a `loose` variable that is set. Other programs set such
+variables, too. A thing ("rank", "master") has the value of the first of its variables that is set. VARIABLE:READER
+reads the thing out of a longer value, see variables.py. In a variable's name, {NAME} is replaced by the value of NAME,
+and * matches any characters.
 
-by: the program that sets the variables, except for those in `yours`, which the user sets. sure: "source" (read in the
-platform's own code), "documented", "notes" (of a user, or of programs that run there), "seen" (live, in the lab).
-origin: the file or page, and its date. RANK and WORLD_SIZE count nodes here, unless noted otherwise. Below torchrun
-they count processes, but such a process is a rank already.
+by: the program that sets the variables, except for those in `yours`, which the user sets. sure: how well the table is
+known: "source" (from the platform's own code), "documented", "notes" (of a user, or of programs that run there), "seen"
+(live, in the lab). origin: the file or page, and its date. RANK and WORLD_SIZE count nodes here, unless noted
+otherwise. Below torchrun they count processes, but a process below torchrun is a rank already, and no container.
 """
 
 from fleet.node.base.types import Any
@@ -17,20 +18,21 @@ from fleet.node.container.clouds import AZURE, CLOUDS, OTHERS
 from fleet.node.container.schedulers import SCHEDULERS
 from fleet.node.container.variables import MEETING
 
-CHILD = ("LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
+CHILD = ("LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")  # launchers set these for the ranks that they start
 # Things. "nodes", "least", "most": numbers of nodes; "rank": this node's rank; "each": ranks of a node; "master",
-# "port": where they meet; "job": a name that no other run has.
-# "alike": variables to compare: [VARIABLE, the things of which it must hold one]. There "world" is the number of all
-# ranks, or of nodes if "each" is no number; "ranks" is the same, or any multiple of the nodes; "zero" is 0, "one" is 1.
-# "several": a variable that counts processes of a node, of which more than one is a mistake; "rankless": if it is set,
-# the node with the master's address leads; "unnamed": no job is needed, because no other job uses the meeting point;
-# "led": the leading node gets no address; "own": variables out of CHILD that the platform itself sets;
-# "ways": thing, "alike" or "several" -> the remedy for a user of the platform
+# "port": the address and port where nodes meet; "job": a name that no other run has.
+# "alike": variables to compare: [VARIABLE, *things]: it must have the value of one of these things. There "world" is
+# the number of all ranks, or of nodes if "each" is no number; "ranks" is the same number, or any multiple of the number
+# of nodes; "zero" is 0, "one" is 1.
+# "several": a variable that counts the processes of a node: more than one is a mistake; "rankless": a variable: if it
+# is set, no rank is needed, as the node with the master's address leads; "unnamed": no job is needed, because no other
+# job uses the meeting point; "led": the leading node gets no address; "own": variables out of CHILD that the platform
+# itself sets; "ways": thing, "alike" or "several" -> the remedy for a user of the platform
 AISTATION: "dict[str, Any]" = {
     "name": "aistation",
     "unless": ["JOB_COMPLETION_INDEX", "SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK"],
     "nodes": ["NNODES"],
-    "rank": ["RANK:where:WORLD_SIZE"],  # without WORLD_SIZE, RANK may come from the image, the same in all containers
+    "rank": ["RANK:where:WORLD_SIZE"],  # without WORLD_SIZE, RANK may be from the image, and equal in all containers
     **MEETING,
     "job": ["RDZV_ID"],
     "alike": [["WORLD_SIZE", "nodes", "ranks"]],

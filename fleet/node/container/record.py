@@ -20,9 +20,9 @@ from fleet.node.gang.verdict import is_well, killed, rank_ends, status_of
 from fleet.protocol.state import NODE_LOG, OF_THE_HEAD, PROTOCOL, STATE, WRITER, is_log
 from fleet.version import __version__
 
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # bytes of a log that are copied at once
 LINE_BYTES = 1 << 16  # a longer line is shown in pieces
-TAIL = 4096
+TAIL = 4096  # bytes of a log's end that a report has
 READER = "fleet.ops.run.end.sent"  # a module of the head half, which needs Python 3.10
 OF_READERS = ("why", "left_early", "kernel", "traceback", "hint", "unfit", "log")  # fields that only READER fills
 
@@ -38,8 +38,8 @@ def report(text: Any) -> None:
 
 
 class Kept(Record):
-    """Writes the record of a run of containers. about: fields of run.json, see started_by(). held: the locked
-    descriptor, None if this process does not write the record."""
+    """Writes the record of a run of containers. runs: the folder of runs. about: fields of run.json, see started_by().
+    held: the locked descriptor; None if this process does not write the record."""
 
     def __init__(self, runs: str, run: str, about: "Mapping[str, Any]") -> None:
         Record.__init__(self, os.path.join(os.path.abspath(runs), run))
@@ -48,8 +48,9 @@ class Kept(Record):
         self.started = time.time()
 
     def begin(self, hosts: "Mapping[str, Any]", world_size: int, master: str) -> bool:
-        """Makes the folder; from now on this process writes the record. Returns False if another container has made it.
-        Raises Refused if it cannot be made. hosts: name -> {"node_rank", "ranks"}."""
+        """Makes the run's folder. From then on this process writes the record. Returns False if another container has
+        made the folder. Raises Refused if the folder cannot be made. hosts: name -> {"node_rank", "ranks"}. master:
+        ADDRESS:PORT where ranks meet."""
         try:
             make_runs(os.path.dirname(self.path))
             os.mkdir(self.path, 0o700)
@@ -73,7 +74,7 @@ class Kept(Record):
         return True
 
     def sign(self) -> None:
-        """Touches a file, to show that a process leads the run. Is called every few seconds."""
+        """Touches a file to show that a process leads the run. Must be called every few seconds."""
         with suppress(OSError):
             if self.held is not None:
                 os.utime(os.path.join(self.path, STATE))
@@ -99,7 +100,7 @@ class Kept(Record):
 
 
 def summary_of(run: str, gang: Gang, verdict: "Mapping[str, Any]", restarts: "list[Any]") -> "dict[str, Any]":
-    """Returns summary.json. Fields that need the ranks' output are null."""
+    """Returns the content of summary.json. The fields that need the ranks' output are null."""
     first = verdict["first"] and dict.fromkeys(OF_READERS)
     if first is not None:
         first.update((name, value) for name, value in verdict["first"].items() if name not in ("time", "why"))
@@ -174,8 +175,8 @@ def make_runs(path: str) -> None:
 
 
 def check_runs(path: str) -> "str | None":
-    """Returns why runs cannot have their folders in `path`, or None if they can. If it does not exist, checks the
-    parent in which it will be made."""
+    """Returns why runs cannot have their folders in `path`, or None if they can. If `path` does not exist, checks the
+    parent folder in which it will be made."""
     found = no_room_for(os.path.abspath(path))
     if found is None:
         return None
@@ -193,15 +194,15 @@ def reader_half() -> Any:
 
 
 class Logs:
-    """Copies the logs of a run. folder: the run's folder on this node. target: runs/RUN/HOST. host: its name in the
-    run."""
+    """Copies the logs of a run. folder: the run's folder on this node. target: runs/RUN/HOST. host: this container's
+    name in the run."""
 
     def __init__(self, folder: str, target: str, host: str) -> None:
         self.folder, self.target, self.host = folder, target, host
-        self.offsets: dict[str, int] = {}
-        self.rest: dict[str, bytes] = {}
+        self.offsets: dict[str, int] = {}  # log -> bytes that are copied
+        self.rest: dict[str, bytes] = {}  # log -> its last line, which has no end yet
         self.blocked: str | None = None  # why the last write to the target failed
-        self.over = False  # nothing more will come
+        self.over = False  # the ranks will write no more
 
     def bring(self) -> bool:
         """Copies new output. Returns whether ranks wrote any of it."""
@@ -220,8 +221,8 @@ class Logs:
         return any(size != before.get(name) for name, size in self.offsets.items() if name != NODE_LOG)
 
     def put(self, name: str, data: bytes) -> bool:
-        """Appends all of the data to the copy, or nothing, and returns whether it did. After a failure, the data is
-        copied again later."""
+        """Appends either all of the data or nothing to the copy of a log, and returns whether the data was appended.
+        After a failure, bring() tries again."""
         why = os.strerror(errno.ENOSPC)
         try:
             if append_whole(os.path.join(self.target, name), data):
@@ -246,7 +247,7 @@ class Logs:
         stream.flush()
 
     def finish(self) -> None:
-        """Copies and shows the last output, also a line without an end."""
+        """Copies and shows the last output, including a last line without an end."""
         if os.path.isdir(self.folder):
             self.bring()
         for name, rest in self.rest.items():

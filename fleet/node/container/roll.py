@@ -1,5 +1,5 @@
-"""Decides which containers take part in a run, and gives them node ranks. Any machine may connect, so each value of a
-hello message is checked."""
+"""Decides which containers take part in a run, and gives them node ranks. Any machine may connect, so this module
+checks each value of a hello message, in which a container describes itself."""
 
 import hmac
 import os
@@ -15,10 +15,10 @@ LAST_CALL_SECONDS = 15.0  # an elastic run with enough nodes waits that long for
 
 
 class Member:
-    """Holds what a container's hello message has. rank: the node rank that its variables set, None if they set none.
+    """Describes a container, from its hello message. rank: the node rank that its variables set, None if they set none.
     each: its number of ranks. about: see Roll. node, first: its node rank and its first rank, once the run begins.
-    token: with which it takes its place again. gone: when its connection was lost, None while it is open. over: nothing
-    more is expected of its part. spoke: time of its ranks' last output. Times are this machine's monotonic clock."""
+    token: identifies the container when it connects again. gone: when its connection was lost; None while that is open.
+    over: its part has ended. spoke: when its ranks last wrote anything. Times are of this machine's monotonic clock."""
 
     def __init__(self, connection: Connection, hello: "dict[str, Any]") -> None:
         rank, name = hello.get("rank"), text(hello["host"])
@@ -42,8 +42,8 @@ class Member:
 
 
 class Roll:
-    """Holds the containers of a run. about: {"job", "least", "most"}, equal for all containers of it. begun: the run
-    has started; only an elastic run takes new nodes then."""
+    """Holds the containers of a run. about: {"job": the run's name on its platform, "least", "most": numbers of nodes},
+    equal for all containers of the run. begun: the run has started; only an elastic run takes new nodes then."""
 
     def __init__(self, about: "dict[str, Any]") -> None:
         self.about, self.begun = about, False
@@ -60,7 +60,8 @@ class Roll:
         return sum(it.each for it in self.members)
 
     def refusal(self, new: Member) -> "tuple[str, str] | None":
-        """Returns why it may not take part, and the next step; None if it may. The texts show nothing of the run."""
+        """Returns (why a container may not take part, the next step), or None if it may. The texts reveal nothing about
+        the run, as any machine may connect."""
         there = [it for it in self.members if it.there]
         if new.about != self.about:
             return "another run meets there", "one MASTER_ADDR and MASTER_PORT for each run, and the same variables"
@@ -73,7 +74,7 @@ class Roll:
         return None
 
     def predecessor(self, new: Member) -> "Member | None":
-        """Returns the lost member with the same rank and name, None if there is none."""
+        """Returns the lost member with the same rank and name, or None if there is none."""
         return next((it for it in self.members if not it.there and it.rank == new.rank and it.host == new.host), None)
 
     def take_in(self, new: Member, now: float) -> None:
@@ -90,19 +91,20 @@ class Roll:
         self.latest = now
 
     def of(self, token: object) -> "Member | None":
-        """Returns the member with this token."""
+        """Returns the member with this token, or None if there is none."""
         text = token if isinstance(token, str) else ""
         return next((it for it in self.members if hmac.compare_digest(it.token.encode(), text.encode())), None)
 
     def may_begin(self, now: float) -> bool:
-        """Returns whether all nodes are there, or enough of them for LAST_CALL_SECONDS."""
+        """Returns whether all nodes are there, or whether enough are, and none has joined for LAST_CALL_SECONDS."""
         count = sum(it.there for it in self.members)
         late = now > self.latest + LAST_CALL_SECONDS
         return count == self.about["most"] or bool(count >= self.about["least"] and late)
 
     def number(self, begun: bool) -> None:
-        """Numbers the nodes by their set ranks. Those without take the free numbers: the one on this machine first,
-        then by name. begun: numbered members keep theirs, others come after."""
+        """Numbers nodes and ranks. A node has the rank that its variables set. The other nodes take the free numbers:
+        the one on this machine first, then the rest by name. begun: members that have numbers keep them, and the ranks
+        of new members come after theirs."""
         new = [it for it in self.members if it.node is None or not begun]
         kept = [it for it in self.members if it not in new]
         taken = {it.rank for it in self.members if it.rank is not None}.union(it.node for it in kept)

@@ -1,9 +1,9 @@
-"""Has the tables of platforms.py for batch systems and MPI, which start one process on each node."""
+"""Defines tables for platforms.py: batch systems and MPI, which start one process on each node."""
 
 from fleet.node.base.types import Any
 from fleet.node.container.variables import MEETING
 
-MINE = ["NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT"]
+MINE = ["NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT"]  # variables that the user sets
 FIRST_ONLY = "%s is on the first host only: cp $%s $HOME/hosts there, and give all %s=$HOME/hosts"
 
 SCHEDULERS: "list[dict[str, Any]]" = [

@@ -1,8 +1,8 @@
 """Serves the port where containers meet: one loop over all connections, with limits of memory, number and time.
 
 Any process may connect. The caller must admit a connection (`admitted`) within ADMISSION_SECONDS of its start. Up to
-WAITING connections may wait for that at once, and up to WAITING_HERE of one address. If there are more, the oldest one
-of the address or network with the most is dropped. So slow clients, however many, do not block others.
+WAITING connections may wait for admission at once, and up to WAITING_HERE of one address. If more wait, the oldest one
+is dropped of the address or network that has the most. So slow clients, however many, do not block others.
 """
 
 import asyncio
@@ -20,15 +20,16 @@ from fleet.node.ports.listeners import BACKLOG, listen_everywhere
 ADMISSION_SECONDS = 5.0
 LINGER_SECONDS = 2.0  # so long a closed connection may take to receive queued data
 WAITING, WAITING_HERE = 64, 8
-QUEUE_BYTES = 1 << 20
+QUEUE_BYTES = 1 << 20  # a connection with more unsent data is dropped
 MESSAGES = 16  # messages that a connection may have read in one turn
 REPORT_SECONDS = 10.0  # between two events of the same mismatch
 
 
 class Connection(asyncio.Protocol):
-    """Handles one connection. address: the other end's; own: this end's. admitted: set by the caller. received_at: when
-    its last message came, by the clock. known: the caller has had an event of it. waits: the buffer has whole lines for
-    the next turn."""
+    """Handles one connection. address: the address of the other end; own: that of this end. admitted: set by the
+    caller. received_at: the monotonic time of its last message. deadline: when the connection is dropped if it is not
+    admitted yet, or is closing. known: the caller has had an event of it. waits: the buffer has whole lines for the
+    next turn. closing: this end has closed it. gone: it has ended."""
 
     def __init__(self, server: "Server") -> None:
         self._server, self.channel = server, Channel(server.secret, True)
@@ -43,13 +44,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def network(self) -> bytes:
-        """Returns the address, of IPv6 only the first 64 bits, which all addresses of one owner share."""
+        """Returns an IPv4 address, or the first 64 bits of an IPv6 address, which all addresses of one owner share."""
         if ":" in self.address:
             return socket.inet_pton(socket.AF_INET6, self.address)[:8]
         return self.address.encode()
 
     def data_received(self, data: bytes) -> None:
-        """Handles up to MESSAGES messages. Pauses reading while others wait for the next turn."""
+        """Handles up to MESSAGES messages. Pauses reading while further messages wait for the next turn."""
         if self.closing or self.gone:
             return
         try:
@@ -92,8 +93,8 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Ends the connection after queued data is sent, within LINGER_SECONDS. No event follows. Reading goes on until
-        the other end closes: unread input would reset the connection, and queued data would be lost."""
+        """Ends the connection once queued data is sent, or after LINGER_SECONDS. No event follows. Reading goes on
+        until the other end closes, because unread input would reset the connection, and queued data would be lost."""
         if not self.closing and not self.gone:
             self.closing, self.deadline = True, self._server.clock.monotonic() + LINGER_SECONDS
             if self.waits:
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write_eof()
 
     def drop(self, reason: "str | None") -> None:
-        """Ends the connection at once."""
+        """Ends the connection at once. The event "gone" follows if turn() promises it."""
         if not self.gone:
             self.gone = True
             self.transport.abort()
@@ -113,8 +114,8 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """Listens on a port, and has the loop over its connections. port: 0 means any; afterwards it is the real one.
-    secret: the run's, or None. Raises Refused if the port is not available."""
+    """Listens on a port, and has the loop over its connections. port: the argument 0 means any free port; the attribute
+    is the real port. secret: that of the run, or None. Raises Refused if the port is not available."""
 
     def __init__(self, port: int, secret: "bytes | None", clock: Clock) -> None:
         self.secret, self.clock = secret, clock
@@ -134,10 +135,11 @@ class Server:
         self._loop.set_exception_handler(self._failed)
         made = self._loop.create_server(lambda: Connection(self), sock=listener)
         self._listening = self._loop.run_until_complete(made)
-        listener.listen(BACKLOG)  # asyncio's own is smaller: it accepts so many in a turn
+        listener.listen(BACKLOG)  # asyncio's own backlog is smaller, as it accepts so many connections in a turn
 
     def _failed(self, loop: Any, context: "dict[str, Any]") -> None:
-        """Drops a waiting connection if there are too many open files. After a fault of fleet, turn() raises it."""
+        """Drops a waiting connection if there are too many open files. Keeps any other error, which is a fault of
+        fleet, for turn() to raise."""
         error = context.get("exception")
         if isinstance(error, OSError):
             if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -147,9 +149,9 @@ class Server:
             loop.stop()
 
     def turn(self, seconds: float) -> "list[tuple[str, Connection, Any]]":
-        """Accepts, reads and writes. Waits up to `seconds` for events, and returns them: ("message", connection,
-        message); ("gone", connection, reason), if the caller has had a message of it and has not closed it; ("refused",
-        connection, reason), if it has another secret or version."""
+        """Accepts, reads and writes. Waits up to `seconds` for events, and returns them. ("message", connection,
+        message). ("gone", connection, reason): the connection ended; only if the caller has had a message of it and has
+        not closed it. ("refused", connection, reason): the other end has another secret or version."""
         now, timed = self.clock.monotonic(), [it for it in self.connections if it.closing or not it.admitted]
         for connection in timed:
             if now >= connection.deadline:
@@ -177,7 +179,7 @@ class Server:
             self.happened("refused", connection, str(error))
 
     def close(self, seconds: float = LINGER_SECONDS) -> None:
-        """Stops listening. Open connections have `seconds` to receive queued data, then they are dropped."""
+        """Stops listening. Sends queued data for up to `seconds`, then drops the connections that are still open."""
         self._listening.close()
         for connection in list(self.connections):
             connection.close()
@@ -190,8 +192,9 @@ class Server:
         self._loop.close()
 
     def make_room(self, most: int, here: int) -> None:
-        """Drops the oldest waiting connection of the fullest address if more than `here` wait of it. If more than
-        `most` wait altogether, it drops the oldest one of the fullest network."""
+        """Drops a connection if too many wait for admission. If more than `here` wait from one address, drops the
+        oldest one of the address with the most. If more than `most` wait altogether, drops the oldest one of the
+        network with the most."""
         waiting = [it for it in self.connections if not it.admitted]
         for limit, shared in ((here, "address"), (most, "network")):
             fullest = max(grouped((getattr(it, shared), it) for it in waiting).values(), key=len, default=[])

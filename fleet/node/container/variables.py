@@ -1,5 +1,5 @@
-"""Reads a platform's variables. The tables in platforms.py name them as VARIABLE:READER, and this module has the
-readers. Each returns one value of a container's place, such as its "rank" or "master", as text."""
+"""Reads a platform's variables. The tables in platforms.py name the variables as VARIABLE:READER, and this module has
+the readers. A reader returns one value of a container's place, such as its "rank" or "master", as text."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def items(value: str) -> "list[str]":
 
 
 def nodelist_first(value: str) -> str:
-    """Returns gpu03 of gpu[03-07,11],x."""
+    """Returns the first host of a Slurm node list: gpu03 of gpu[03-07,11],x."""
     found = re.match(r"(?:[^,\[]|\[[^\]]*\])*", value)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found.group() if found else "")
 
@@ -31,13 +31,13 @@ def own_names() -> "set[str]":
 
 
 def place_in(names: "list[str]", own: "set[str]") -> str:
-    """Returns the index of the first name that is this machine's; "" if none is. own: its names."""
+    """Returns the index of the first of `names` that is this machine's, or "" if none is. own: this machine's names."""
     at = [n for n, name in enumerate(names) if name in own or name.partition(".")[0] in own]
     return str(at[0]) if at else ""
 
 
 def names_in(path: str) -> "list[str]":
-    """Returns the first token of each line of a file, each once; none where it cannot be read."""
+    """Returns the first token of each line of a file, without repetitions, or [] if the file cannot be read."""
     if not os.path.isfile(path):  # reading a pipe would wait
         return []
     rows = read_file(path, FILE_BYTES).decode("utf-8", "replace").splitlines()
@@ -76,8 +76,8 @@ def host_and_port(value: str) -> "tuple[str, str]":
 
 
 def first_is(value: str, main: str) -> str:
-    """Returns the rank `value` after rank `main` was moved to the front; the others keep their order. "" if `main` is
-    no number."""
+    """Returns the new rank of the node with rank `value`, after the node with rank `main` was moved to the front, and
+    the others kept their order. Returns "" if `main` is no number."""
     if not re.match(r"[0-9]{1,9}\Z", main):
         return ""
     if not re.match(r"[0-9]{1,9}\Z", value):
@@ -99,15 +99,15 @@ PLAIN: "dict[str, Callable[[str], str | None]]" = {
     "host": lambda value: host_and_port(value)[0],
     "port": lambda value: host_and_port(value)[1],
     "nodelist": nodelist_first,
-    "gpus": lambda value: "1" if value == "0" else value,  # without GPUs it is one rank
+    "gpus": lambda value: "1" if value == "0" else value,  # a node without GPUs has one rank
     "some": lambda value: None if value == "0" else value,
     "static": lambda value: None if ":" in value else value,
 }
 
 
 def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "str | None":
-    """Returns what the reader `kind` finds in a variable's value. other: its second argument, a variable's name. It
-    returns "" if it finds nothing, and None if the variable counts as not set."""
+    """Returns what the reader `kind` finds in a variable's value. other: the reader's second argument, the name of
+    another variable. Returns "" if the reader finds nothing, and None if the variable is to be treated as not set."""
     if kind in PLAIN:
         return PLAIN[kind](value)
     if kind == "where":
@@ -127,7 +127,7 @@ def reader(kind: str, other: str, value: str, environ: "Mapping[str, str]") -> "
 
 def value_of(variable: str, environ: "Mapping[str, str]") -> "tuple[str, str | None]":
     """Returns (name, text) for a table's VARIABLE, VARIABLE:READER or VARIABLE:READER:OTHER. The name is for messages,
-    and includes OTHER. The text is None if the variable is not set."""
+    and includes OTHER, except for the reader "where". The text is None if the variable is not set."""
     pattern, _, kind = variable.partition(":")
     kind, _, other = kind.partition(":")
     name = re.sub(r"\{(\w+)\}", lambda found: environ.get(found.group(1), ""), pattern)

@@ -15,8 +15,9 @@ from fleet.node.delivery.sync_state import note_delivery
 
 
 def take_stock(store: "Store", allocated: "dict[str, int]", force: "bool | Sequence[str]", head: "Head") -> None:
-    """Decides for each file whether the node has it or needs it. Requests from the head the facts that the node lacks.
-    Removes useless files from the stage. Raises Refused if the disk has too little space.
+    """Decides for each file whether the node has it or needs it. Requests from the head the digests of files that may
+    be equal, and which of the node's own files it may replace. Removes useless files from the stage. Raises Refused if
+    the disk has too little space.
 
     allocated: index of a file, as text -> the bytes that it takes on disk, for files with holes. force: see
     Comparison."""
@@ -83,7 +84,7 @@ def finish(store: "Store") -> None:
     of each target without a failed file."""
     failed = {f.target for f in store.files if f.state == "failed"}
     for target in store.targets:
-        # a destination that was there, perhaps a user's home, keeps its mode
+        # a destination that existed before the delivery may be a user's home: it keeps its mode
         comparison = target.comparison
         new = [
             entry

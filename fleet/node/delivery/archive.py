@@ -13,7 +13,8 @@ from fleet.node.base.types import Any, BinaryIO
 OCI_NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 KIND = "vnd.docker.reference.type"  # an annotation of entries that are no images
 DOCUMENT_BYTES = 1 << 20
-READ_BYTES, LEAST_READ = 64 << 20, 4096  # the most for headers and documents; each read counts as this much at least
+# READ_BYTES: the limit for all headers and documents. A read of less than LEAST_READ bytes counts as LEAST_READ bytes
+READ_BYTES, LEAST_READ = 64 << 20, 4096
 UNPACKED, UNPACKED_BYTES = 100, 1 << 26  # a compressed file may unpack to UNPACKED times its size + UNPACKED_BYTES
 
 
@@ -41,7 +42,8 @@ class Bounded:
 
 
 def documents(archive: "Any") -> "tuple[str | None, dict[str, str]]":
-    """Returns the same as read_archive(). Raises various errors for a malformed archive."""
+    """Returns the name and the ids of the image in an open archive, as read_archive() returns them. Raises various
+    errors for a malformed archive."""
     files = {member.name: member for member in archive if member.isreg()}
 
     def read(path: str, digest: "str | None" = None) -> "Any":

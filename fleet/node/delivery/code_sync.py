@@ -1,12 +1,12 @@
 """Receives a code sync on the node: reports what it lacks, stages and verifies it, then puts it in place.
 
-Conversation (J frames out, control lines in):
+Conversation ("->": J frames to the head, "<-": control lines of the head; s: seconds):
     spec {"dest", "sync", "host", "head", "wait": s, "patience": s, "source": {"host", "path", "id"},
           "mark": the name of a folder that lies in the source while the sync runs, or null,
           "replaces": [source]: other sources whose files may be replaced and deleted; true: any,
           "force": [pattern]: the node's own files to be replaced even if the source has not changed; true: all,
           "max_delete": how many files may be deleted, "all", or null: less than most of them}
-    -> {"event": "inside", "path"}: DEST lies inside the source, at that path; the head sends {"op": "go"}, or ends it
+    -> {"event": "inside", "path"}: DEST lies inside the source, at this path; the head sends {"op": "go"} or closes
     -> {"event": "hello", "dest", "known": manifest digest | null}
        or {"event": "same"}: DEST is the source
        or {"event": "shared", "with": host}: another host of the same sync holds the lock of this folder
@@ -16,28 +16,29 @@ Conversation (J frames out, control lines in):
     -> {"event": "doubts", "items": [path], "more"}: files that may differ from the source's
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON {path: sha256 of the source's file}
     -> {"event": "gone", "items": [[path, kind]], "more"}: paths that were delivered and that the source does not list
-    <- {"op": "answer", ...} and [path]: those of them that the source excludes
+    <- {"op": "answer", ...} and [path]: those of the gone paths that the source excludes
     -> {"event": "lost", "items": [[path, size, sha256]], "more"}: gone paths, if they are most of a folder's files
-    <- {"op": "answer", ...} and [path]: those of them whose bytes the source has at another path
+    <- {"op": "answer", ...} and [path]: those of the lost paths whose bytes the source has at another path
     -> {"event": "consent", "to": "sources" | "deletion", "dest", "sources", "folder", "deleted": n, "replaced": n,
        "of": n, "named": [path]}: other sources' files, or most of a folder's files, would be lost
-    -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own, in the way
+    -> {"event": "own", "items": [[path, kind, size, age in s, a path in it]], "more"}: the node's own files in the way
     <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a head that wants neither closes the connection
-    -> {"event": "lacks", "files": [[path, size]] | "blocks": [[path, number, sha256]]}, any number of times, the first
-       parts of long lists; blocks: the 4 MiB blocks of a large file that the node has, staged or else in place
+    -> {"event": "lacks", "files": [[path, size]] | "blocks": [[path, number, sha256]]}, any number of times, with the
+       first parts of long lists; blocks: the 4 MiB blocks of large files that the node has, staged or in place
     -> {"event": "need", "files", "blocks"}, the last parts
-    <- {"op": "parcel", "size": n, "sha256"} and n bytes, see parcels.py; any number of these
+    <- {"op": "parcel", "size": n, "sha256"} and n bytes, see fleet/delivery/parcels.py; any number of parcels
     <- {"op": "block", "path", "at", "size": n} and n bytes of a large file; the node has all other blocks
     <- {"op": "switch", "digests": {path: sha256}}: everything is sent; digests of the large files
     -> {"event": "waiting", "run": id}: before it puts files in place, the node waits for a run that starts from DEST
     -> {"event": "done", "sent", "deleted", "kept": [...], "left": [...], "entries", "changed", "replaced", "aside"}
-The node sends doubts, gone, lost and own only if there are items. "more" is false in the last part of a list. Any
-refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. If the head sends nothing
-(not even ping) for `patience` seconds while the node waits for it, the program ends, which releases its lock.
+The node sends doubts, gone, lost and own only if the list is not empty. "more" is false in the last part of a list. A
+refusal is {"event": "failed", "message", "hint", "busy": whether another sync is under way}. The program ends, and so
+releases its lock, if it waits for the head and the head sends nothing for `patience` seconds, not even ping.
 After same, shared and consent the node changes nothing.
 
 A manifest is a list of [path, kind, mode, size, mtime_ns, link]; kind "f", "d" or "l". Paths travel as UTF-8 with
-surrogateescape. The journal (journal.py) is next to DEST, or in DEST if that is a mount point or its parent not ours.
+surrogateescape. The journal (journal.py) is next to DEST. It is in DEST if DEST is a mount point, or if its parent
+folder is not writable.
 """
 
 import gc
@@ -67,10 +68,11 @@ STAGED = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Large:
-    """Stages the large files, one after the other. Whole blocks that an earlier sync staged stay; blocks from the head
-    are written over them, or after them. All other bytes are copied from the file in place.
+    """Stages the large files, one after the other. Whole blocks that an earlier sync staged stay. The head's blocks are
+    written over staged blocks, or after them. All other bytes are copied from the file in place.
 
-    at: offset of the next byte. come: bytes that were staged before. basis: the file in place, if there is one."""
+    entry, file: the current file's entry, and the descriptor of its staged file. at: offset of the next byte. come:
+    number of bytes that were staged before. basis: the file in place, or None if it is missing."""
 
     def __init__(self, target: "Target") -> None:
         self.target, self.at, self.come = target, 0, 0
@@ -79,7 +81,7 @@ class Large:
         self.basis: BinaryIO | None = None
 
     def have(self, wanted: "list[Any]") -> "Iterator[tuple[str, int, str]]":
-        """Yields (path, block number, sha256) of the blocks that the node has, staged or else in place."""
+        """Yields (path, block number, sha256) of each block that the node has, in the stage or in the file in place."""
         for entry in wanted:
             places = (self.target.stage.at, self.target.full) if entry[3] > BLOCK else ()
             files = [file for place in places for file in [self.open(place, entry[0])] if file]
@@ -99,7 +101,7 @@ class Large:
         return None
 
     def fill(self, entry: "list[Any]", end: int) -> None:
-        """Stages a file up to the offset `end` from data that the node has. Raises Refused if that is too short."""
+        """Stages a file up to the offset `end` from data that the node has. Raises Refused if the data ends before."""
         if entry is not self.entry:
             self.finish()
             stage = self.target.stage
@@ -121,7 +123,7 @@ class Large:
         self.at += len(data)
 
     def finish(self) -> None:
-        """Completes the current file, of which the head has sent all blocks, from data that the node has."""
+        """Completes the current file from data that the node has, after the head has sent all blocks of the file."""
         if self.entry is not None:
             self.fill(self.entry, self.entry[3])
             os.ftruncate(self.file, self.entry[3])
@@ -166,7 +168,8 @@ def receive(head: "Head", stage: "Stage", left: "dict[str, Any]", large: "Large"
 
 
 def settle(head: "Head", comparison: "Comparison", spec: "code.Spec") -> "code.Consent | None":
-    """Requests facts from the head, and its user's consent. Returns the consent that is missing, or None."""
+    """Decides what happens to each path. Requests the facts for that from the head, and what its user wants for the
+    node's own files. Returns the message about a missing consent to other losses, or None."""
     comparison.settle(head.ask("doubts", sorted(comparison.doubts)) or {})
     gone = gone_of(comparison)
     excluded = set(head.ask("gone", [row[:2] for row in gone]) or ())
@@ -181,7 +184,7 @@ def settle(head: "Head", comparison: "Comparison", spec: "code.Spec") -> "code.C
 def place(
     target: "Target", comparison: "Comparison", source: "code.Source", sent: "Collection[list[Any]]"
 ) -> "code.Done":
-    """Deletes files that the source no longer has, and puts staged files in place. Returns the report."""
+    """Deletes files that the source no longer has, and puts staged files in place. Returns the message "done"."""
     journal, commit = target.journal, target.commit
     changed, deleted, also = list(comparison.changed.values()), 0, comparison.also
     if changed or comparison.delete:
@@ -236,7 +239,7 @@ def mirror(spec: "code.Spec") -> "code.Same | code.Shared | code.Consent | code.
     if message["size"]:
         packed = head.payload(message)
         entries = unpack(packed)
-    # other sources, also those of interrupted deliveries
+    # other sources whose files may be in DEST, including those of interrupted deliveries; each source once
     sources = [by for by in [state["source"], *state["begun_by"]] if by and not is_source(by, spec["source"])]
     others = [by for number, by in enumerate(sources) if by not in sources[number + 1 :]]
     comparison = Comparison(Ownership(dest, journal), entries, message.get("brought") or (), spec["force"], others)

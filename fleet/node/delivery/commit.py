@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Commit:
-    """Changes the destination. Each step is atomic, and the lock of the state folder excludes other deliveries until
-    the end. A read-only folder is made writable while its contents change.
+    """Changes the destination. Each step is atomic. The caller holds the lock of the state folder, which excludes other
+    deliveries until the end. A read-only folder is made writable while its contents change.
 
-    seen: folders that are writable. modes: folder -> the mode that close() restores. moved: folders that came from the
-    stage with all their files. taken: paths that this commit removed or put aside. aside: folders that hold files which
-    were put aside."""
+    seen: folders that are writable now. modes: folder -> the mode that close() restores. moved: folders that came from
+    the stage with all their files. taken: paths that this commit removed or put aside. aside: folders of the stage in
+    which this commit put files aside."""
 
     def __init__(self, dest: "Beneath", stage: "Stage") -> None:
         self.dest, self.stage = dest, stage
@@ -36,8 +36,9 @@ class Commit:
         self.aside: set[bytes] = set()
 
     def run(self, changed: "list[Any]", staged: "Collection[str]", found: "Found | None" = None) -> None:
-        """Puts the changed entries into their new state. staged: paths whose bytes are staged; any other file only
-        gets its mode. found: path -> its stat during the comparison. Raises Refused if the path has changed since."""
+        """Puts the changed entries into their new state. staged: paths whose bytes are staged; any other file only gets
+        its new mode. found: path -> its stat during the comparison; with it, run() checks each path, and raises Refused
+        if the path has changed since."""
         modes = {}
         try:
             for path, kind, mode, _size, _mtime, link in changed:
@@ -57,7 +58,7 @@ class Commit:
             self.close(modes)
 
     def check(self, path: str, found: "os.stat_result | None") -> None:
-        """Raises Refused if the path has changed since it was compared, other than by this commit."""
+        """Raises Refused if another process has changed the path since the comparison. found: the path's stat then."""
         st = look(self.dest, path)
         if not same(st, found) and (st is not None or path not in self.taken):
             raise Refused(
@@ -66,7 +67,8 @@ class Commit:
             )
 
     def clear(self, path: str, kind: str, found: "os.stat_result | None") -> None:
-        """Removes an empty folder that a file or link will replace, or a file or link that a folder will replace."""
+        """Removes an empty folder that a file or link will replace, or a file or link that a folder will replace. kind:
+        that of the new entry. found: the stat of the present path, or None."""
         if found is not None and path not in self.taken and stat.S_ISDIR(found.st_mode) != (kind == "d"):
             self.open(path)
             (os.unlink if kind == "d" else os.rmdir)(self.dest.at(encode(path)))
@@ -90,8 +92,8 @@ class Commit:
             self.aside.add(folder)
 
     def delete(self, stale: "Stale") -> "tuple[int, list[str]]":
-        """Deletes these paths, deepest first, except those that have changed. Returns the number of deleted paths, and
-        the folders that stay, as they hold something else."""
+        """Deletes the paths in `stale`, which has a folder after its contents. Skips a path that has changed. Returns
+        (number of deleted paths, folders that stay because they are not empty)."""
         deleted, kept = 0, []
         for path, st in stale:
             if not same(look(self.dest, path), st):
@@ -110,8 +112,8 @@ class Commit:
         return deleted, kept
 
     def make(self, path: str, whole: bool = True) -> None:
-        """Makes a folder. A staged folder is moved into place with all its files in one step. whole: False if staged
-        files may be incomplete; then the new folder is empty."""
+        """Makes a folder, if it does not exist. If the stage has it, moves it into place in one step, with all its
+        files. whole: False if staged files may be incomplete; then the new folder is empty."""
         st = look(self.dest, path)
         if st is not None and stat.S_ISDIR(st.st_mode):
             if path.rpartition("/")[0] in self.moved:
@@ -129,7 +131,7 @@ class Commit:
         os.rename(new, self.dest.at(encode(path)))
 
     def open(self, path: str) -> None:
-        """Makes the folder around a path writable."""
+        """Makes the folder around a path writable. close() restores the folder's mode."""
         inside = path.rpartition("/")[0]
         if inside in self.seen:
             return
@@ -142,11 +144,12 @@ class Commit:
             self.seen.add(inside)
 
     def close(self, modes: "dict[str, int]") -> None:
-        """Gives each folder its mode, the innermost first: the one in `modes`, else the one that it had before."""
+        """Gives each folder its mode, the innermost first. That is the mode in `modes`; for a folder that is missing
+        there, it is the mode before open()."""
         modes = {**self.modes, **modes}
         for inside in sorted(modes, reverse=True):
             st = look(self.dest, inside)
             if st is not None and stat.S_ISDIR(st.st_mode):
-                mode = modes[inside] | st.st_mode & stat.S_ISGID  # a folder that a group shares keeps this bit
+                mode = modes[inside] | st.st_mode & stat.S_ISGID  # a folder that a group shares keeps its setgid bit
                 if stat.S_IMODE(st.st_mode) != mode:
                     chmod(self.dest.at(encode(inside)), mode)

@@ -31,23 +31,28 @@ if TYPE_CHECKING:
 
 # files that a run executes or reads: if such a file differs on one node, the nodes do not run the same code
 CODE = (".py", ".pyi", ".pyx", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".so", ".json", ".yaml")
-REWRITE_SHARE = 8  # if more than one in 8 entries has changed, all rows are written
+REWRITE_SHARE = 8  # if more than one in 8 rows of the journal has changed, all rows are written again
 CODE_TOO = (".yml", ".toml", ".cfg", ".ini")
 
 
 def other_mode(entry: "list[Any]", st: "os.stat_result") -> bool:
-    """Returns whether the mode differs. A folder's setgid bit may come from its parent folder, and is ignored then."""
+    """Returns whether the file's mode differs from the entry's. Ignores a folder's setgid bit that the entry does not
+    have: the folder may have inherited the bit from its parent."""
     odd = st.st_mode ^ entry[MODE]
     return bool(entry[KIND] != "l" and odd & (0o7777 if entry[KIND] == "f" else 0o777 | entry[MODE] & stat.S_ISGID))
 
 
 class Comparison:
-    """Sorts the entries of a source by what happens to them. changed: entries that will be changed to the source's
-    state. needed: those of them whose bytes must be received. seen: paths that were there already, equal to the source.
-    left: the node's own paths that stay: the source has not changed them, and force does not name them. own: the node's
-    own entries that are in the way. doubts: entries that a digest must decide: equal, left or own. delete: paths that
-    the source no longer has, with their stat. kept: such paths that the node has changed. also: rows of other paths
-    that stay known."""
+    """Sorts the entries of a source by what happens to their paths on the node. changed, needed, doubts and own are
+    path -> entry.
+
+    changed: the path gets the source's state. needed: those of `changed` whose bytes must be received. seen: the node
+    had the path already, equal to the source's. left: the path is the node's own and stays, as the source has not
+    changed it and `force` does not name it. own: the path is the node's own and in the way. doubts: a digest must
+    decide whether the path is equal, left or own. delete: paths that the source no longer has, with their stat. kept:
+    such paths that the node has changed, and so keeps. aside: paths to be put aside. also: rows of other paths that
+    the journal keeps. fetched: paths that the head fetched from this node. force: patterns of the node's own paths
+    that may be replaced; True means all."""
 
     def __init__(
         self,
@@ -58,7 +63,7 @@ class Comparison:
         others: "Iterable[code.Source]" = (),
     ) -> None:
         self.owner, self.entries, self.fetched, self.force = owner, entries, set(fetched), force
-        self.others = list(others)  # other sources whose files may be there: a file that is equal in both is no loss
+        self.others = list(others)  # other sources whose files may be here; a file that is equal in both loses nothing
         self.changed: dict[str, list[Any]] = {}
         self.needed: dict[str, list[Any]] = {}
         self.doubts: dict[str, list[Any]] = {}
@@ -68,7 +73,7 @@ class Comparison:
         self.holding: dict[str, str] = {}  # folder in the way -> a path in it, or ""
         self.aside: list[str] = []
         self.found: Found = {}
-        self.digests: dict[str, str] = {}  # of the source's files that were in doubt
+        self.digests: dict[str, str] = {}  # path -> digest, of the source's files that were in doubt
         self.come: dict[str, str] = {}  # digests of the files that were received
         self.delete: list[tuple[str, os.stat_result]] = []
         self.kept: list[str] = []
@@ -78,10 +83,10 @@ class Comparison:
     def compare(self) -> None:
         regular, status, dest, journal = stat.S_IFREG, os.stat, self.owner.dest, self.owner.journal
         self.same = self.entries is journal.state["entries"] and not journal.state["begun"]
-        known = None if self.same else journal.known  # None: all are known, as the entries are those of last time
+        known = None if self.same else journal.known  # None: the entries are those of last time, so all paths are known
         around: str | None = None
-        folder: int | None = None  # descriptor of `around`; None: it is missing or a link, so its contents are missing
-        blocked: str | None = None  # a path that is to be a folder, but is something else here that stays
+        folder: int | None = None  # descriptor of `around`. None means that `around`, and so all in it, is missing
+        blocked: str | None = None  # PATH/ of a folder of the source that is no folder on the node, and stays so
         for entry in self.entries:
             path, kind, mode, size, mtime_ns, _link = entry
             count_progress()
@@ -108,7 +113,7 @@ class Comparison:
                 check_inside(path)
             if blocked is not None and path.startswith(blocked):
                 self.left.add(path)
-                if journal.row(entry) is None:  # the source has a new file for a folder that is no folder here
+                if journal.row(entry) is None:  # the entry is new: the path that is no folder here is now in the way
                     self.left.discard(blocked[:-1])
                     self.own[blocked[:-1]] = next(e for e in self.entries if e[PATH] == blocked[:-1])
             elif st is None:
@@ -205,7 +210,7 @@ class Comparison:
         self.doubts = {}
 
     def in_the_way(self) -> "list[Any]":
-        """Returns [path, kind, size, age, a path in it] of the node's own paths in the way. The age is by its clock."""
+        """Returns [path, kind, size, age in seconds, a path in it or ""] of each own path of the node in the way."""
         files = []
         for path in sorted(self.own):
             st = self.found.get(path) or look(self.owner.dest, path)
@@ -215,8 +220,8 @@ class Comparison:
         return files
 
     def resolve(self, answer: "dict[str, list[str]] | None") -> None:
-        """Decides about the node's own paths in the way. Those to be replaced are put aside; those to be kept stay.
-        answer: the head's response; None if there was no request. Raises Refused for a path in neither list."""
+        """Decides about the node's own paths in the way. Those listed in "replace" are put aside, those in "keep" stay.
+        answer: the head's response, or None if there was no request. Raises Refused for a path in neither list."""
         replace, keep = set(answer["replace"] if answer else ()), set(answer["keep"] if answer else ())
         for path, entry in self.own.items():
             if path in replace:
@@ -234,14 +239,14 @@ class Comparison:
         self.changed = {e[PATH]: self.changed[e[PATH]] for e in self.entries if e[PATH] in self.changed}
 
     def is_news(self, digest: str) -> bool:
-        """Returns whether the journal must be written although no file has changed. digest: the manifest's."""
+        """Returns whether the journal must be written even if no file has changed. digest: that of the manifest."""
         state = self.owner.journal.state
         same = digest == state["digest"] and self.also == state["also"] and self.left_code() == state["left"]
         return bool(self.seen) or not same
 
     def news(self) -> "dict[int, list[Any]] | None":
-        """Returns number -> row of the entries whose row in the journal changes. Returns None if the paths differ from
-        last time, or if there are many."""
+        """Returns entry number -> row, for the rows of the journal that change. Returns None if all rows must be
+        written, as the paths differ from last time, or many rows change."""
         state = self.owner.journal.state
         before = state["entries"]
         if state["begun"] or [entry[PATH] for entry in before] != [entry[PATH] for entry in self.entries]:
@@ -254,7 +259,7 @@ class Comparison:
         return {n: self.row(self.entries[n]) for n in numbers}
 
     def row(self, entry: "list[Any]") -> "list[Any]":
-        """Returns an entry's row for the journal, after everything is in place."""
+        """Returns an entry's row for the journal. All files must be in place by then."""
         path, kind, journal = entry[PATH], entry[KIND], self.owner.journal
         before = journal.row(entry) or journal.known.get(path, [None])[-1]
         same = before is not None and same_source(before, entry)
@@ -262,7 +267,7 @@ class Comparison:
         if same and not touched and (kind != "f" or before[DIGEST]):
             return [*entry, *before[DIGEST:]]
         found = None if path in self.left else look(self.owner.dest, path)
-        if found is None:  # no file here can match by its times, only by its content
+        if found is None:  # -1 as NODE_MTIME: a file here then matches the row by its content only, not by its times
             digest = self.digests.get(path) or (before[DIGEST] if same else "")
             return [*entry, digest, before[STATUS] if before else SEEN, -1, 0]
         if path in self.needed:

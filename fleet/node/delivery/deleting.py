@@ -1,5 +1,5 @@
-"""Decides what a delivery deletes on its node. To delete most of the files there, it needs the user's consent: the
-source may be empty by mistake (rm, a file system that is not mounted)."""
+"""Decides what a delivery deletes on its node. A delivery that would delete most of a folder's files needs the user's
+consent: the source may be empty by mistake (after rm, or because a file system is not mounted)."""
 
 import os
 import stat
@@ -12,13 +12,13 @@ from fleet.node.delivery.compare import Comparison
 from fleet.node.delivery.journal import DELIVERED, DIGEST, KIND, PATH, SIZE
 from fleet.node.delivery.ownership import OWN, look
 
-MANY = 20  # in a folder of at least so many files, more than half of them are "most"
-NAMED = 5
+MANY = 20  # if a folder has at least this many files, more than half of them are "most" of its files
+NAMED = 5  # a message names this many files
 
 
 def gone_of(comparison: "Comparison") -> "list[list[Any]]":
-    """Returns the latest journal row of each path that was delivered or seen, still exists, and is not in the source's
-    list."""
+    """Returns the newest journal row of each gone path. That is a path which a delivery put there or saw, which still
+    exists on the node, and which is not in the source's list."""
     journal = comparison.owner.journal
     if comparison.same and not journal.state["also"]:
         return []
@@ -28,11 +28,12 @@ def gone_of(comparison: "Comparison") -> "list[list[Any]]":
 
 
 def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]") -> None:
-    """Decides what is deleted: paths that the source no longer has, if they are as they were delivered. Some are kept:
-    paths that the source excludes, paths that were changed on the node or were there before the delivery, and folders
-    that hold a kept path. In comparison.delete a folder comes after its contents.
+    """Fills comparison.delete: the gone paths that are as they were delivered. Other gone paths stay: those that the
+    source excludes, those that were changed on the node or existed before the delivery, and folders that hold a path
+    which stays. In comparison.delete a folder comes after its contents. gone: rows of gone_of(). excluded: gone paths
+    that the source excludes.
 
-    Then checks folders that are in the way of a file or link. If one will not be empty, it counts as the node's own."""
+    Then checks each folder that is in the way of a file or link. If it will not be empty, it is the node's own."""
     deleted: set[str] = set()
     dest = comparison.owner.dest
     for row in sorted(gone, reverse=True):
@@ -42,7 +43,7 @@ def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]"
         status = comparison.owner.status(path, st)[0]
         if stat.S_ISDIR(st.st_mode) and (path in excluded or holds(dest, path, deleted)):
             comparison.also.append(row)
-        elif path in excluded:  # if another source delivered it, it becomes the node's own: no consent covers it
+        elif path in excluded:  # with other sources the row is dropped: the path becomes own, as no consent covers it
             comparison.also += [] if comparison.others else [row]
         elif status == DELIVERED and not comparison.owner.claimed(path, st):
             comparison.delete.append((path, st))
@@ -60,7 +61,7 @@ def drop(comparison: "Comparison", gone: "list[list[Any]]", excluded: "set[str]"
 
 
 def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
-    """Returns a path in a folder that will stay, or "". deleted: the paths that will be deleted."""
+    """Returns a path in the folder that will not be deleted, or "" if there is none. deleted: the paths that will."""
     for name in sorted(os.listdir(dest.at(encode(folder)))):
         path = folder + "/" + decode(name)
         if path not in deleted:
@@ -72,13 +73,14 @@ def holds(dest: "Beneath", folder: str, deleted: "set[str]") -> str:
 
 
 def folders_around(path: str) -> "list[str]":
-    """Returns the folders that a path is in; "" is the destination."""
+    """Returns all folders around a path, from "", the destination, on."""
     return [""] + [path[:at] for at, char in enumerate(path) if char == "/"]
 
 
 def emptied(files: "Iterable[str]", lost: "Iterable[str]") -> "list[tuple[int, str]]":
-    """Returns (number of files lost, folder) for each folder with MANY files or more that loses more than half of them.
-    The destination, "", also counts if it loses all its files."""
+    """Returns (number of lost files, folder) for each folder that has at least MANY files and loses more than half of
+    them. Also returns the destination, "", if it loses all its files. files: all delivered paths. lost: the lost
+    ones."""
     before = Counter(folder for path in files for folder in folders_around(path))
     after = Counter(folder for path in lost for folder in folders_around(path))
     return [
@@ -95,10 +97,11 @@ def losing_most(
     most: "int | str | None",
     elsewhere: "Callable[[list[Any]], Any]",
 ) -> "list[tuple[int, str]]":
-    """Returns (number of files lost, folder) for each folder that loses too many. gone, excluded: as for drop().
+    """Returns (number of lost files, folder) for each folder that loses too many files. gone, excluded: as for drop().
 
-    most: the number of files that may be deleted, "all", or None: less than most of any folder. elsewhere: takes rows
-    [path, size, sha256] of lost files, returns the paths of those that the source has under another name."""
+    most: the number of files that may be deleted, or "all". None allows any number that is not most of a folder's
+    files. elsewhere: takes rows [path, size, sha256] of lost files, and returns the paths of those that the source has
+    at another path."""
     deleted = len(comparison.deleted_files)
     if isinstance(most, str) or deleted <= (most or 0):
         return []
@@ -115,17 +118,18 @@ def losing_most(
 
 
 def missing_consent(comparison: "Comparison", folders: "list[tuple[int, str]]", agreed: "Any") -> "code.Consent | None":
-    """Returns the message about what a delivery would lose without its user's consent; None where it may go on.
-    folders: as losing_most() returns them. agreed: the other sources whose files may be lost; True: any."""
+    """Returns the message about what would be lost, if the delivery needs its user's consent for that. Returns None if
+    the delivery may go on. folders: as losing_most() returns them. agreed: the other sources whose files may be lost;
+    True means all sources."""
     deleted = comparison.deleted_files
     replaced = sum(comparison.loses(path) for path in comparison.changed)
     has_files = any(entry[KIND] != "d" for entry in comparison.entries)
     others = comparison.others if agreed is not True or not has_files else []
     is_agreed = agreed is True or all(each in agreed for each in others)
     is_of_sources = False
-    if has_files or not folders:  # consent to other sources does not count where this source has no file
+    if has_files or not folders:  # if the source has no file, a consent to replace other sources' files does not count
         is_of_sources = bool(others and not is_agreed and (deleted or replaced))
-        if not (is_of_sources or folders) or is_agreed and others:  # the user has seen how many files are deleted
+        if not (is_of_sources or folders) or is_agreed and others:  # a user who agreed has seen how many are deleted
             return None
     return {
         "event": "consent",
@@ -136,5 +140,5 @@ def missing_consent(comparison: "Comparison", folders: "list[tuple[int, str]]", 
         "deleted": len(deleted),
         "replaced": replaced,
         "of": sum(rows[-1][KIND] != "d" for rows in comparison.owner.journal.known.values()),
-        "named": sorted(deleted)[: NAMED + 1],  # the last one is named, too
+        "named": sorted(deleted)[: NAMED + 1],  # one more: if only one is left, a message names it as well
     }

@@ -8,7 +8,8 @@ from fleet.node.base.wire import grouped
 
 
 def check_space(needs: "list[tuple[bytes, int, int]]", hint: str) -> None:
-    """Raises Refused if the files do not fit on their file systems. needs: [(folder, bytes, number of files)]."""
+    """Raises Refused if the files do not fit on their file systems. needs: (folder, bytes to be written, number of new
+    files) of each need. hint: that of a refusal for too few bytes."""
     known = {folder: os.stat(folder).st_dev for folder in {need[0] for need in needs}}
     for here in grouped((known[need[0]], need) for need in needs).values():
         folder, count, files = here[0][0], sum(need[1] for need in here), sum(need[2] for need in here)
@@ -28,7 +29,7 @@ BLOCK_OF_ZEROS = bytes(4096)
 
 
 def write_sparse(fd: int, data: memoryview, at: int) -> None:
-    """Writes at an offset at which the file has no data yet. Blocks of zeros become holes."""
+    """Writes data at the offset `at`. The file must not have data from there on. Blocks of zeros become holes."""
     view = memoryview(data)
     begin = end = 0
     while end < len(view):

@@ -1,14 +1,16 @@
 """Sends files of this node to the head: first a list, then the bytes of each file that the head lacks.
 
-spec: {"path", "run": send only files that were written since that run began here, or null, "copy_unsafe_links"}. It
-sends the list in messages J {"event": "tree", ...}, and waits for a control line {"op": "give", "wanted": [[path,
-offset, version]]}. The head has `offset` bytes of that version. With offset null it seems to have all bytes: it needs
-the digest, or nothing if the file still has that version. Then for each of these files, in that order: J {"event":
-"begin", "index": in wanted, "offset", "size", "mtime", "version"}; O frames with the bytes; J {"event": "piece",
-"offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"}. For a path that is no longer
-a file it sends "gone" instead; for a file that keeps changing, "moving". If a file changed while it was read, it is
-sent again from its "begin". Small files at rest, and files of the head's version, are sent together: J {"event": "few",
-"index": of the first, "files": ["VERSION SHA256", or ""]}, then an O frame with the bytes of all.
+spec: {"path", "run": a run's id, to send only files that were written since that run began here, or null,
+"copy_unsafe_links": true sends the file that a link leads to, if it is outside of path}. The node sends the list in
+messages J {"event": "tree", ...}, and waits for a control line {"op": "give", "wanted": [[path, offset, version]]}. The
+head has `offset` bytes of that version. Offset null means that the head seems to have all bytes: the node then sends
+the digest only, or nothing if the file still has that version. The node sends these messages for each wanted file, in
+that order: J {"event": "begin", "index": in wanted, "offset", "size", "mtime", "version"}; O frames with the bytes; J
+{"event": "piece", "offset"} after zero bytes, which are not sent; J {"event": "given", "sha256", "growing"}. For a path
+that is no longer a file, the node sends "gone" instead; for a file that keeps changing, "moving". A file that changed
+while it was read is sent again, from its "begin" on. Small files at rest, and files that still have the head's version,
+are sent together: J {"event": "few", "index": of the first, "files": ["VERSION SHA256", or "" for an unchanged file]},
+then an O frame with the bytes of all.
 """
 
 import errno
@@ -32,14 +34,14 @@ from fleet.node.delivery.tree import Walk, send_entries
 from fleet.protocol.frames import OUTPUT
 
 say: "Callable[[give.Giving], None]" = send_json
-SMALL, MANY = 1 << 16, 500  # files that are sent together: the most bytes, of each and of all; the most files
-CHUNK, FRAME = 1 << 20, 1 << 16  # bytes of a read; of a frame: small, so that one arrives in time on a slow link
+SMALL, MANY = 1 << 16, 500  # limits of files that are sent together: bytes, of each file and of all; number of files
+CHUNK, FRAME = 1 << 20, 1 << 16  # bytes of a read; bytes of a frame, few, so that a frame arrives soon on a slow link
 ZEROS = bytes(CHUNK)
 TRIES = 4
-# seconds to wait for one file to be at rest; for all files; for one that may be a log
+# seconds to wait until one file is at rest; until all files are; until a file that may be a log is
 FILE_SECONDS, ALL_SECONDS, LOG_SECONDS = 10.0, 30.0, 0.3
-# seconds without a change before a file is read: on a local disk; on one that stores whole seconds; on a file server,
-# whose other clients may send their writes every five seconds
+# seconds without a change after which a file is at rest: on a local disk; on a local disk that stores whole seconds; on
+# a file server, whose other clients may send their writes only every five seconds
 GRAIN, SECOND, UNSEEN = 0.05, 2.1, 6.0
 # types of local file systems
 LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "ramfs", "overlay")
@@ -49,12 +51,12 @@ LAST = (b"last", b"latest", b"current")  # stems of files that programs overwrit
 
 
 def is_written(fd: int) -> bool:
-    """Returns whether a process of this node has a file open for writing: then the kernel grants no lease on it. A
-    lease that it grants is released at once."""
+    """Returns whether a process of this node has a file open for writing. The kernel shows that: it then grants no read
+    lease on the file. If it grants one, this function releases the lease at once."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError as error:  # or another user's
+    except OSError as error:  # any other error, such as that of another user's file, does not show a writer
         return isinstance(error, BlockingIOError)
     return False
 
@@ -65,7 +67,8 @@ def is_torn(fd: int, size: int) -> bool:
 
 
 def is_log(fd: int) -> bool:
-    """Returns whether a file is useful while it grows: lines of text, and the logs of tensorboard and wandb."""
+    """Returns whether an incomplete copy of a growing file is useful: the file has lines of text, or is a log of
+    tensorboard or wandb."""
     begin = os.pread(fd, 4096, 0)
     return (
         b"\0" not in begin and bool({10, 13} & set(begin)) or b"brain.Event:" in begin[:64] or begin.startswith(b":W&B")
@@ -77,8 +80,8 @@ def age(info: "os.stat_result") -> float:
 
 
 def is_idle(info: "os.stat_result") -> bool:
-    """Returns whether a file has not changed for long, such as a database that stays open. An empty file is idle after
-    a few seconds, as it may be a log without output."""
+    """Returns whether a file has not changed for long. Such a file may be a database that stays open. An empty file is
+    idle after a few seconds already: it may be a log without output."""
     return age(info) >= (IDLE_SECONDS if info.st_size else SECOND)
 
 
@@ -89,8 +92,10 @@ def rest_of(info: "os.stat_result", local: bool) -> float:
 
 
 class Giver:
-    """Sends files. root: the folder of the paths. followed: paths that are links. waits: seconds left to wait for files
-    at rest. seen: device -> whether it is local, so that all writers are seen."""
+    """Sends files. root: the folder that the paths are relative to. followed: paths of links that are sent as the files
+    that they lead to. waits: seconds left to wait until files are at rest. seen: device number -> whether its file
+    system is local; only there does is_written() see all writers. few, bytes: rows and bytes of collected small
+    files."""
 
     def __init__(self, root: bytes, followed: "Iterable[str]" = ()) -> None:
         self.root, self.followed, self.waits = root, frozenset(followed), ALL_SECONDS
@@ -177,7 +182,8 @@ class Giver:
         version: "str | None",
         until: float,
     ) -> bool:
-        """Returns whether the file was sent as it was at one moment."""
+        """Sends a file. Returns whether the sent bytes are the file's at one moment, or a log's up to one moment.
+        until: monotonic time up to which it waits until the file is at rest."""
         local = self.is_local(full, os.fstat(fd))
         rested = self.settle(fd, until, local)
         before = os.fstat(fd)

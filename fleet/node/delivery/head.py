@@ -15,11 +15,11 @@ from fleet.node.base.wire import control_lines, count_progress, in_parts, send_e
 
 
 class Head:
-    """Receives the head's messages. Ends the program, which releases its locks, if the head sends nothing, not even
-    ping, for `patience` seconds while this program waits for it.
+    """Receives the head's messages. Ends the program, and so releases its locks, if this program waits for the head and
+    the head sends nothing for `patience` seconds, not even ping.
 
-    waits: when waiting began; None while the head need not send anything. locks: descriptors of the held locks, whose
-    mtime shows other processes when the head last sent a message."""
+    waits: monotonic time at which waiting began; None while the head need not send anything. locks: descriptors of the
+    locked files. The mtime of these files shows other processes when the head last sent a message."""
 
     def __init__(self, patience: float, locks: "Iterable[int | None]" = ()) -> None:
         self.patience, self.locks = patience, [fd for fd in locks if fd is not None]
@@ -34,9 +34,9 @@ class Head:
             time.sleep(pause)
             waits, now = self.waits, time.monotonic()
             if now - slept > 2 * pause:
-                continue  # this node was asleep: messages of the head may wait to be read
+                continue  # this node stood still: the pipe may have messages that the head sent meanwhile
             if waits is not None and now - waits > self.patience:
-                # the pipe may be full, as the head does not read: then these messages are lost
+                # in a thread, for 1 s at most: if the head does not read, the pipe may be full, and sending blocks
                 start_thread(self.part).join(1.0)
                 os._exit(1)
 
@@ -46,7 +46,7 @@ class Head:
             send_exit(1)
 
     def request(self, question: "Mapping[str, Any]") -> None:
-        """Sends a message to which the head must respond. The time to wait for that begins now."""
+        """Sends a message to which the head must respond. The time to wait for the response begins now."""
         self.waits = time.monotonic()
         send_json(question)
 
@@ -67,8 +67,8 @@ class Head:
         return next((message for message in self.lines() if message.get("op") in ops), None)
 
     def ask(self, event: str, items: "list[Any]") -> "Any":
-        """Sends a list, and returns the head's response to it. Returns None for an empty list. Raises EOFError if the
-        head is gone, or ends the delivery."""
+        """Sends a list in parts, and returns the head's response. Sends nothing and returns None if the list is empty.
+        Raises EOFError if the head is gone, or ends the delivery."""
         if not items:
             return None
         *parts, last = in_parts(items)
@@ -81,7 +81,8 @@ class Head:
         return json.loads(zlib.decompress(self.payload(message)).decode())
 
     def send_parts(self, lists: "Mapping[str, list[Any]]", **more: "Any") -> None:
-        """Sends lists of what the node lacks: the first parts as "lacks", then the last parts and `more` as "need"."""
+        """Sends lists of what the node lacks. Each first part is a message "lacks". The last parts of all lists are one
+        message "need", which also has the keys of `more`."""
         parts = {name: in_parts(items) for name, items in lists.items()}
         for name, some in parts.items():
             for part in some[:-1]:
@@ -109,8 +110,8 @@ class Head:
 
 
 class Mixed(Refused):
-    """Is raised if another node writes some of the destinations, as they are shared, and this node the others. The head
-    then delivers to them one by one."""
+    """Is raised if nodes share some of the destinations: another node has the locks of these, and this node the locks
+    of the others. The head then delivers to the destinations one by one."""
 
 
 def fail(error: "Any") -> None:

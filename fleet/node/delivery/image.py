@@ -1,10 +1,11 @@
 """Looks for a container image in this node's runtime, saves it to a file, or loads it from one.
 
-spec: {"python", "workdir", "activate", "env", "do": "look" | "save" | "load", "image": its name, "ids": {id: "config" |
-"manifest"}, of which the image must have one, or {} if that is not known yet, "file": the archive, or null for "look",
-"mark"}. J at the end: {"event": "done", "runtime", "id": hex, or null if the image is missing, "of": "config" |
-"manifest", "stored": whether the runtime has one of the ids, under any name, "archive": the ids of the saved image}; or
-{"event": "failed", "message", "hint"}. End of file on stdin ends the runtime's command."""
+spec: {"python", "workdir", "activate", "env": see Tools, "do": "look" | "save" | "load", "image": its name, "ids": {id:
+"config" | "manifest"}, of which the image must have one, or {} if the ids are not known yet, "file": the archive, or
+null for "look", "mark": see child_processes.py}. The last J is {"event": "done", "runtime", "id": hex, or null if the
+image is missing, "of": "config" | "manifest" (see runtimes.py), "stored": whether the runtime has one of the ids, under
+any name, "archive": the ids of the saved image}; or {"event": "failed", "message", "hint"}. If stdin ends, the program
+ends the runtime's command."""
 
 import os
 
@@ -40,12 +41,13 @@ def archived(file: str) -> "dict[str, str]":
 
 
 def save(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
-    """Saves an image, unless an earlier sync has saved it. Raises Refused if the name has another image now."""
+    """Saves an image to a file, unless an earlier sync has saved it. Raises Refused if another image has the name by
+    then. ids: the ids that the image may have."""
     own_home(IMAGES, os.path.basename(os.path.dirname(file)))
     if archived(file):
         return
     for left in (file, file + ".part"):
-        remove_file(left)  # of an interrupted sync: podman does not write to an existing archive
+        remove_file(left)  # an interrupted sync may have left it, and podman does not write to an existing archive
     run(require(image, env), env, "save", image=image, file=file + ".part")
     if require(image, env)["id"] not in ids:
         remove_file(file + ".part")
@@ -54,7 +56,7 @@ def save(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]")
 
 
 def stored(found: "dict[str, Any]", ids: "Mapping[str, str]", env: "dict[str, str]") -> "str | None":
-    """Returns the wanted id that the runtime has, under any name."""
+    """Returns the one of `ids` that the runtime has, under any name, or None. found: see runtimes.find()."""
     for wanted in ids:
         if known(dict(found, **image_id(found["runtime"], found["path"], wanted, env)))["id"] in ids:
             return wanted
@@ -62,8 +64,8 @@ def stored(found: "dict[str, Any]", ids: "Mapping[str, str]", env: "dict[str, st
 
 
 def load(image: str, file: str, ids: "Mapping[str, str]", env: "dict[str, str]") -> None:
-    """Loads an image, unless the runtime has one of the ids, and gives it the name. Raises Refused if it then has
-    another id. (A manifest's id may differ, as the runtime may make the manifest itself.)"""
+    """Loads an image from a file, unless the runtime has one of the ids. Gives the image its name. Raises Refused if
+    the loaded image has another id. (The id of a manifest may differ, as the runtime may make the manifest itself.)"""
     found = require(image, env)
     if found["id"] in ids:
         return

@@ -1,13 +1,13 @@
-"""Records what deliveries have put in a destination: the journal in its state folder (base/state_folder.py), in two
-files.
+"""Keeps the journal of a destination: which paths deliveries have put there. The journal is two files in the state
+folder of the destination (base/state_folder.py).
 
     state      a JSON line, then two zlib blocks of by_column(). The line is {"digest": of the manifest, "source": of
-               the delivery, "also": [row] of older deliveries that are still there, "packed": bytes of the first block,
-               "left": a digest of the node's own code, "changed": [[n, REST]]}. The first block has the manifest's
-               entries as they were received. The second has the REST of each entry's row. "changed" replaces some of
-               these, so that a change of one file in a large tree does not write the second block again.
+               the delivery, "also": [row] of older deliveries' paths that are still there, "packed": number of bytes of
+               the first block, "left": a digest of the node's own code files, "changed": [[n, *REST]]}. The first block
+               has the manifest's entries as they were received. The second has the REST of each entry's row. "changed"
+               replaces the REST of entry n, so that a change of one file does not write the second block again.
     switching  JSON lines [[source], [row]]: files that have been put in place since the state was written, or are being
-               put in place, and the sources of these deliveries. It is removed once the state has them, too.
+               put in place, and the sources of these deliveries. It is removed when the state has these files, too.
 
 An entry is [path, kind, mode, size, mtime_ns, link] of a path in the source; kind "f", "d" or "l". A row is an entry,
 followed by the REST, which describes the path on the node: DIGEST (sha256 of a file, or "" if unknown), STATUS,
@@ -40,7 +40,7 @@ NOTHING: "dict[str, Any]" = {
     "changed": [],
 }
 PATH, KIND, MODE, SIZE, MTIME, LINK, DIGEST, STATUS, NODE_MTIME, NODE_CTIME = range(10)
-# STATUS: fleet put the path there; it was there before, equal to the source
+# values of STATUS. DELIVERED: fleet put the path there. SEEN: the path was there before, equal to the source's
 DELIVERED, SEEN = "d", "s"
 ENTRY: "list[Any]" = [{str}, {str}, {int}, {int}, {int}, {str}]
 REST: "list[Any]" = [{str}, {str}, {int}, {int}]
@@ -48,7 +48,8 @@ ROW = [*ENTRY, *REST]
 
 
 def by_column(entries: "Iterable[Any]") -> bytes:
-    """Returns entries as JSON, by column. Nodes read tens of thousands of entries twice as fast as by row."""
+    """Returns entries as JSON, by column. A node reads tens of thousands of entries twice as fast by column as by
+    row."""
     return json.dumps({"columns": list(zip(*entries))}).encode()
 
 
@@ -63,7 +64,7 @@ def check_source(source: "Any") -> "code.Source":
 
 
 def is_source(one: "code.Source", other: "code.Source") -> bool:
-    """Returns whether two sources have the same id. A source without an id is equal to none."""
+    """Returns whether two sources have the same id. A source without an id is not equal to any source."""
     return one["id"] == other["id"] != ""
 
 
@@ -74,20 +75,20 @@ def check_rows(rows: "Any") -> "list[Any]":
 
 
 def of_columns(columns: "list[Any]", members: "list[Any]") -> "list[Any]":
-    """Returns columns as rows. Raises ValueError if types or lengths are wrong. It must be fast for tens of thousands
-    of rows, as preflight reads them, too."""
+    """Returns columns as rows. Raises ValueError if types or lengths are wrong. members: the types of a row's fields.
+    It must be fast for tens of thousands of rows, as preflight also reads journals."""
     if columns and (len(set(map(len, columns))) != 1 or [set(map(type, column)) for column in columns] != members):
         raise ValueError("these are no entries")
     return list(map(list, zip(*columns)))
 
 
 def read_state(meta: bytes) -> "dict[str, Any] | None":
-    """Returns the journal's state, or None if no sync has begun to put files in place. Its keys: "digest", "entries",
-    "also", "begun", "left"; "packed": the entries as they were received; "rest": the second block; "source": None if
-    none was recorded.
+    """Returns the journal's state. Returns None if no sync has begun to put files in place. Keys: "digest", "entries",
+    "also", "left"; "packed": the entries as they were received; "rest": the second block; "changed"; "source": None if
+    the journal has none; "begun", "begun_by": the rows and sources of "switching", the newest last.
 
-    If "digest" is None, a sync was interrupted while it put in place the files of "begun". If a path is listed several
-    times, any of its versions may be there, or none. "begun_by": the sources of these syncs, the last one last."""
+    If "digest" is None, a sync was interrupted while it put the files of "begun" in place. If "begun" has several rows
+    for a path, any of these versions may be there, or none."""
     try:
         with open(os.path.join(meta, b"state"), "rb") as f:
             line, packed = json.loads(f.readline().decode()), f.read()
@@ -116,7 +117,7 @@ def read_state(meta: bytes) -> "dict[str, Any] | None":
 
 
 def identity(state: "dict[str, Any] | None") -> "str | None":
-    """Returns a digest that is equal on nodes with the same code, or None if it is not known."""
+    """Returns a digest that is equal on nodes with the same code. Returns None if a node's code is not known."""
     state = state or NOTHING
     if state["digest"] is None or not state["left"]:
         return state["digest"]  # type: ignore[no-any-return]
@@ -124,7 +125,7 @@ def identity(state: "dict[str, Any] | None") -> "str | None":
 
 
 def rows_of(state: "dict[str, Any]") -> "list[Any]":
-    """Returns the rows of all paths that may be there, the newest last."""
+    """Returns the rows of all paths that may be in the destination, the newest last."""
     rows: list[Any] = []
     if state["entries"]:
         with suppress(*BROKEN):
@@ -136,22 +137,22 @@ def rows_of(state: "dict[str, Any]") -> "list[Any]":
 
 
 def read_lines(path: bytes) -> "tuple[list[Any], list[code.Source]]":
-    """Returns the rows of all complete lines, and their sources. A kill may have cut a line."""
+    """Returns the rows of all complete lines, and the sources of these lines. Skips a line that a kill has cut."""
     rows: list[Any] = []
     sources: list[code.Source] = []
     with open(path, "rb") as f:
         for line in f:
             with suppress(*BROKEN):
                 by, these = json.loads(line.decode())
-                found = list(map(check_source, by))  # checked first: a line without valid sources does not count
+                found = list(map(check_source, by))  # before the rows, so that an invalid source skips the whole line
                 rows += check_rows(these)
                 sources += found
     return rows, sources
 
 
 def delivered_to(target: bytes, suffixes: "Iterable[bytes]") -> "Iterator[tuple[bytes, os.stat_result]]":
-    """Yields the state folder, and its stat, of each delivery to this folder or file. Ignores state folders that belong
-    neither to us nor to the target's owner, as below /tmp any user can make one."""
+    """Yields (state folder, its stat) of each delivery to this folder or file. Ignores a state folder that belongs
+    neither to our user nor to the target's owner: below /tmp, any user can make one. suffixes: ends of their names."""
     around, name = os.path.split(target)
     of = lstat(target)
     for suffix in suffixes:
@@ -162,8 +163,8 @@ def delivered_to(target: bytes, suffixes: "Iterable[bytes]") -> "Iterator[tuple[
 
 
 class Journal:
-    """Reads and writes the journal of the state folder `meta`, whose lock is held. known: path -> the rows of all
-    versions that may be there, the newest last."""
+    """Reads and writes the journal of the state folder `meta`. The caller holds that folder's lock. known: path -> the
+    rows of all versions that may be there, the newest last."""
 
     def __init__(self, meta: bytes) -> None:
         self.meta = meta
@@ -173,12 +174,12 @@ class Journal:
 
     @property
     def known(self) -> "dict[str, list[Any]]":
-        if self.versions is None:  # made late, as most syncs change nothing and do not need it
+        if self.versions is None:  # grouped only here: most syncs change nothing, and never read `known`
             self.versions = grouped((row[PATH], row) for row in rows_of(self.state))
         return self.versions
 
     def digest_of(self, entry: "list[Any]") -> str:
-        """Returns the sha256 with which the source's present file was delivered or seen, or "" if it was not."""
+        """Returns the sha256 that the journal has for this version of the source's file, or "" if it has none."""
         row = self.row(entry)
         return str(row[DIGEST]) if row else ""
 
@@ -188,7 +189,7 @@ class Journal:
         return next((row for row in reversed(rows) if same_source(row, entry)), None)
 
     def begin(self, rows: "list[Any]", source: "code.Source | None" = None) -> None:
-        """Records that files of this source are being put in place: from now on the destination is a mixture."""
+        """Records that files of `source` are being put in place. Until finish(), old and new files may be mixed."""
         rows = list({tuple(row): row for row in self.state["begun"] + rows}.values())
         by = [each for each in self.state["begun_by"] if each != source] + [source] * (source is not None)
         replace_file(os.path.join(self.meta, b"switching"), json.dumps([by, rows]).encode() + b"\n")
@@ -212,8 +213,9 @@ class Journal:
         left: str = "",
         changed: "dict[int, Any] | None" = None,
     ) -> None:
-        """Records that everything is in place. rows: of the manifest's entries, in their order. packed: these entries,
-        as they were received. changed: number -> row of the entries whose row has changed; None: any may have."""
+        """Records that everything is in place. rows: one for each entry of the manifest, in that order. packed: the
+        entries as they were received. changed: entry number -> row, for the rows that have changed since the last
+        delivery; None if any row may have. digest, also, source, left: as in the file "state"."""
         line: dict[str, Any] = {"digest": digest, "also": list(also), "source": source, "left": left, "changed": []}
         if changed is None:
             rows = list(rows)
@@ -229,13 +231,13 @@ class Journal:
 
 
 def same_source(row: "list[Any]", entry: "list[Any]") -> bool:
-    """Returns whether the source's entry, apart from its mode, is the same as when this row was written."""
+    """Returns whether the source's entry, apart from its mode, is the one for which this row was written."""
     return bool(row[KIND] == entry[KIND] and row[SIZE : LINK + 1] == entry[SIZE : LINK + 1])
 
 
 def unchanged(row: "list[Any]", st: "os.stat_result") -> bool:
-    """Returns whether the path on disk has the kind, size and times that were read back after the commit. For a link,
-    the caller must compare the target, too."""
+    """Returns whether a path on disk still has the kind, size and times of its row. (The times were read after the
+    commit.) For a link, the caller must also compare the link's target."""
     kind = row[KIND]
     if kind == "f":
         return (

@@ -1,10 +1,11 @@
 """Decides the owner of each path in a destination.
 
-    delivered    fleet put it there, and it is unchanged since. It is replaced or deleted when the source's is.
-    seen         it was there, equal to the source, and is unchanged since. It is replaced when the source's changes,
-                 but never deleted.
-    own          everything else: a run made it, a user edited it, or another delivery put it there, too. It is neither
-                 replaced nor deleted. It stays if the source's has not changed since; otherwise it is in the way.
+    delivered    fleet put the path there, and it is unchanged since. A sync replaces or deletes it when the source's
+                 path has changed or is gone.
+    seen         The path was there before, equal to the source's, and is unchanged since. A sync replaces it when the
+                 source's has changed, but never deletes it.
+    own          All other paths: a run made the path, a user edited it, or another delivery also put it there. A sync
+                 neither replaces nor deletes it. If the source's has changed since, the path is in the way.
 
 docs/sync.md has the table.
 """
@@ -36,8 +37,8 @@ KINDS = (("d", stat.S_ISDIR), ("f", stat.S_ISREG), ("l", stat.S_ISLNK))
 
 
 def is_meant(path: str, patterns: "bool | Sequence[str]") -> bool:
-    """Returns whether one of the shell patterns matches the path, its last name, or one of its parent folders.
-    patterns: True matches every path."""
+    """Returns whether one of the shell patterns matches the path, its last name, or one of its parent folders. If
+    patterns is True or False, returns that."""
     if isinstance(patterns, bool):
         return patterns
     parts = path.split("/")
@@ -51,7 +52,7 @@ def kind_of(st: "os.stat_result") -> str:
 
 
 def look(dest: "Beneath", path: str) -> "os.stat_result | None":
-    """Returns the lstat of a path, or None if it is missing, or if one of its parents is a link."""
+    """Returns the lstat of a path in `dest`. Returns None if the path is missing, or if a parent of it is a link."""
     inside, _, name = encode(path).rpartition(b"/")
     try:
         return os.stat(name or b".", dir_fd=dest.folder(inside), follow_symlinks=False)
@@ -69,7 +70,8 @@ def same(one: "os.stat_result | None", other: "os.stat_result | None") -> bool:
 
 
 class Ownership:
-    """Decides the owner of the paths in `dest`, by the rows of its journal."""
+    """Decides the owner of the paths in `dest`, by the rows of its journal. digests: path -> sha256 of the file there.
+    others: folder or file -> the known rows of each other delivery to it."""
 
     def __init__(self, dest: "Beneath", journal: "Journal") -> None:
         self.dest, self.journal = dest, journal
@@ -93,8 +95,8 @@ class Ownership:
     def match(
         self, rows: "list[list[Any]]", path: str, st: "os.stat_result", written: bool = True
     ) -> "list[Any] | None":
-        """Returns the newest row that describes the present file, or None. written: a file that was written
-        again since, with the same bytes, also counts."""
+        """Returns the newest of `rows` that describes the present file, or None. written: True accepts a file that was
+        written again since, with the same bytes."""
         row: list[Any]
         for row in reversed(rows):
             if unchanged(row, st) and (row[KIND] != "l" or self.target(path) == row[LINK]):
@@ -111,8 +113,8 @@ class Ownership:
     def claimed(
         self, path: str, st: "os.stat_result", by: "Collection[str]" = (DELIVERED, SEEN), written: bool = True
     ) -> bool:
-        """Returns whether another delivery, to a parent folder or to a folder below the destination, put this file
-        there. by: the statuses of a row that count."""
+        """Returns whether another delivery, to this path or to a folder around it, delivered or saw the present file.
+        by: the statuses of a row that count. written: see match()."""
         full = at = os.path.join(self.dest.name, encode(path))
         while at != b"/":
             if at not in self.others:
@@ -126,7 +128,7 @@ class Ownership:
 
     @property
     def mine(self) -> "tuple[int, int] | None":
-        st = os.stat(self.journal.meta) if self.journal.meta else None  # without a folder: this only reads
+        st = os.stat(self.journal.meta) if self.journal.meta else None  # since.py has no delivery, and so no folder
         return st and (st.st_dev, st.st_ino)
 
 

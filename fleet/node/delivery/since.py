@@ -1,4 +1,4 @@
-"""Finds the files that a run wrote: those in its folder that are new or changed since the run began."""
+"""Finds the files that a run wrote: the files in a folder that are new or changed since the run began."""
 
 import os
 from contextlib import suppress
@@ -12,19 +12,19 @@ from fleet.node.delivery.ownership import Ownership, look
 from fleet.node.delivery.tree import Walk
 from fleet.protocol.state import ATTEMPT, SPEC
 
-MOVE_NS = 2 * 10**9  # after a move, the times of a folder and its parent differ by less, even in whole seconds
+MOVE_NS = 2 * 10**9  # after a move, the ctimes of a folder and of its parent differ by less, even in whole seconds
 
 
 def clock(folder: str) -> "float | None":
-    """Returns the time, in seconds, of the clock that dates new files in this folder. None where no file can be
-    made."""
+    """Returns the Unix time of the clock that dates new files in this folder. Returns None if no file can be made
+    there."""
     probe = made_in(os.fsencode(folder))
     return probe.st_mtime if probe else None
 
 
 def beginning(run: str, root: str) -> int:
-    """Returns when a run began, in ns of the clock of root's file system. It is the time of a file that fleet wrote
-    then. Raises Refused if the node no longer knows the run."""
+    """Returns when a run began, in ns, by the clock of the file system of `root`. That is the mtime of a file that
+    fleet wrote at the beginning. Raises Refused if the node no longer knows the run."""
     folder = run_folder(run)
     unknown = Refused("run %s is not known here any more" % run, "a path of what it wrote: fleet get ./PATH")
     if folder is None:
@@ -37,13 +37,13 @@ def beginning(run: str, root: str) -> int:
     if marks[0].st_dev != os.stat(root).st_dev:
         here, there = clock(folder), clock(root)
         apart = there - here if here and there else 0.0
-        if abs(apart) > 0.5:  # root is on a file server with its own clock; disks of this machine share one
+        if abs(apart) > 0.5:  # root is on a file server with its own clock: disks of one machine share a clock
             return mark + int((apart - 1.0) * 1e9)
     return mark
 
 
 def delivered(root: str) -> "Callable[[str], bool]":
-    """Returns a function that returns whether a sync put the present file at a path in root."""
+    """Returns a function that takes a path in root, and returns whether a sync put the present file there."""
     dest = Beneath(reach(os.fsencode(os.path.realpath(root))))
     owner = Ownership(dest, Journal(b""))
 
@@ -59,11 +59,11 @@ def delivered(root: str) -> "Callable[[str], bool]":
 def written_since(
     mark: int, walk: Walk, entries: "list[chain.Entry]", is_delivered: "Callable[[str], bool]"
 ) -> "list[chain.Entry]":
-    """Returns the entries that are new or changed since a run began, each with its parent folder. mark: the beginning,
-    in ns.
+    """Returns the entries that are new or changed since a run began, and the parent folders of these. mark: the run's
+    beginning, in ns. walk: has the times of the entries. is_delivered: see delivered().
 
-    It compares the ctime, which no program can set; tar, cp -p and mv keep the mtime. It omits files that a sync put
-    there."""
+    It also compares the ctime, which no program can set: tar, cp -p and mv keep the mtime of a file. It omits files
+    that a sync put there."""
 
     def is_since(when: int) -> bool:  # some file systems store whole seconds only
         return when >= (mark if when % 10**9 else mark // 10**9 * 10**9)
@@ -75,8 +75,8 @@ def written_since(
         mtime, ctime = walk.times[path]
         around = path.rpartition("/")[0]
         is_moved = kind == "d" and is_since(ctime) and not is_since(mtime)
-        # A move changes the parent folder's times, too; chmod and chown do not. Programs may set the parent's
-        # mtime back, never its ctime. The parent of a link that is followed has no known time.
+        # A move of a folder also changes the times of its parent; chmod and chown do not. Programs may set the parent's
+        # mtime back, but never its ctime. The mtime 0 shows a followed link to a folder: the folder's times are unknown
         changed = walk.times[around]
         if around in moved_here or is_moved and (not changed[0] or max(changed) >= ctime - MOVE_NS):
             moved_here.add(path)  # a folder that was moved here, with all that is in it

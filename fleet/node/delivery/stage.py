@@ -1,8 +1,10 @@
-"""Stages received files in the state folder of a destination, until they are put in place. After a kill, staged files
-are not sent again. If another file system is mounted inside of the destination, its files are staged there.
+"""Stages received files in the state folder of a destination, until they are put in place. After a kill, the head does
+not send staged files again. If another file system is mounted inside of the destination, its files are staged on it.
 
-    stage/PATH    a file. It is complete if it has the source's time.
+    stage/PATH    a file. It is complete if it has the source's size and mtime.
     blocks/KEY    digests of the 4 MiB blocks of a large file. KEY is made of its path, size and mtime.
+
+An entry is [path, kind, mode, size, mtime_ns, link], as in journal.py.
 """
 
 import hashlib
@@ -31,8 +33,8 @@ SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX  # mode bits that writing t
 
 
 def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
-    """Yields (path, bytes) of the files in a parcel. It is zlib data: a JSON line [[path, length], ...], then these
-    bytes, end to end."""
+    """Yields (path, bytes) of the files in a parcel. A parcel is zlib data: a JSON line [[path, length], ...], then the
+    bytes of these files, end to end."""
     line, _, rest = zlib.decompress(data).partition(b"\n")
     body, at = memoryview(rest), 0
     for path, length in json.loads(line.decode()):
@@ -41,28 +43,28 @@ def unpack_parcel(data: bytes) -> "Iterator[tuple[str, memoryview]]":
 
 
 class Stage:
-    """Stages files in the state folder `meta`, whose lock is held. For a file that is written in pieces, the stage has
-    the digests of its blocks; with the last digest it is complete. dest: the destination; None: it is on the file
-    system of `meta`."""
+    """Stages files in the state folder `meta`. The caller holds that folder's lock. For a file that is written in
+    pieces, the stage also has the digests of the file's blocks; with the last digest the file is complete. dest: the
+    destination, in which file systems may be mounted; None means that all files are staged in `meta`."""
 
     def __init__(self, meta: bytes, dest: "Beneath | None" = None) -> None:
         self.meta, self.dest = meta, dest
-        self.metas = {"": meta}  # of folders
-        self.made: set[bytes] = set()
-        self.digests: dict[str, str] = {}  # of files that were received in one piece
+        self.metas = {"": meta}  # folder of the destination -> the state folder for files in it
+        self.made: set[bytes] = set()  # folders of the stage that exist
+        self.digests: dict[str, str] = {}  # path -> sha256, of files that were received in one piece
         self.writer: Writer | None = None
-        self.around: str | None = None  # the folder that is open as `inside`
+        self.around: str | None = None  # the folder of which `inside` is a descriptor
         self.inside = -1
         self.umask = os.umask(0o077)
         os.umask(self.umask)
-        # after a crash, a file that was written before this machine's boot may be incomplete on disk
+        # Unix time of the boot: after a crash, a file that was written before the boot may be incomplete on disk
         self.booted = time.time() - float((read_file("/proc/uptime").split() or [b"0"])[0])
 
     def at(self, path: str) -> bytes:
         return self.meta_of(path) + b"/stage/" + encode(path)
 
     def meta_of(self, path: str) -> bytes:
-        """Returns the state folder that is on the same mount as the path's final place."""
+        """Returns the state folder on the same mount as the path's final place: a rename works only within a mount."""
         inside = path.rpartition("/")[0]
         if inside not in self.metas:
             around = self.meta_of(inside)
@@ -73,7 +75,7 @@ class Stage:
         """Returns a state folder in the folder `inside` if that is a mount point, otherwise None."""
         try:
             here, around = Beneath(os.dup(dest.folder(inside))), dest.folder(inside.rpartition(b"/")[0])
-        except OSError:  # it is missing yet, or a link or file that will be replaced
+        except OSError:  # the folder does not exist yet, or a link or file that will be replaced has its path
             return None
         if mount_of(here.top) == mount_of(around):
             os.close(here.top)
@@ -82,7 +84,7 @@ class Stage:
         return state_folder(Beneath(os.dup(around)), b"", encode("." + key + STAGE_THERE), here)
 
     def place(self, full: bytes) -> bytes:
-        """Makes the folder that a path is in. Returns the path."""
+        """Makes the folder around the path `full`. Returns `full`."""
         around = full[: full.rindex(b"/")]
         if around not in self.made:
             os.makedirs(around, 0o700, exist_ok=True)
@@ -113,7 +115,7 @@ class Stage:
                 elif not (entry and stat.S_ISREG(st.st_mode) and st.st_mode & stat.S_IWUSR):
                     os.unlink(full)
             for name in folders:
-                with suppress(OSError):  # something wanted is in it
+                with suppress(OSError):  # a wanted file is in the folder
                     os.rmdir(os.path.join(around, name))
         return {path: entry for path, entry in wanted.items() if path not in whole}
 
@@ -122,15 +124,17 @@ class Stage:
         return known and stat.S_ISREG(st.st_mode) and st.st_ctime > self.booted + 1
 
     def needs(self, entry: "list[Any]", size: int, have: int = 0) -> "tuple[bytes, int, int]":
-        """Returns a need for check_space(): a file takes `size` bytes on disk, minus its staged part. have: number of
-        staged bytes from its start. They may take no blocks, as zeros become holes, or the disk compresses."""
+        """Returns a need of one file for check_space(): (folder, bytes still to be written, 1 if it needs an inode).
+
+        size: the bytes that the file takes on disk. have: number of staged bytes from the file's start. Staged bytes
+        may take no blocks, as zeros become holes, or as the disk compresses."""
         staged = lstat(self.at(entry[0]))
         full, rest = ((count + 4095) // 4096 * 4096 for count in (size, entry[3] - have))
         space = max(0, min(rest, full - (staged.st_blocks * 512 if staged else 0)))
         return self.meta_of(entry[0]), space, staged is None
 
     def put(self, entry: "list[Any]", data: memoryview) -> None:
-        """Stages a whole file. It makes few system calls, as there may be tens of thousands of files."""
+        """Stages a whole file with few system calls, as there may be tens of thousands of files."""
         around, _, name = entry[0].rpartition("/")
         if around != self.around:
             self.leave()
@@ -140,7 +144,7 @@ class Stage:
         self.digests[entry[0]] = hashlib.sha256(data).hexdigest()
         try:
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
-        except FileExistsError:  # an incomplete file, left by a kill
+        except FileExistsError:  # a kill has left an incomplete file
             os.unlink(path, dir_fd=self.inside)
             fd = os.open(path, NEW, mode, dir_fd=self.inside)
         with closing(fd):
@@ -150,7 +154,8 @@ class Stage:
             os.utime(fd, ns=(entry[4], entry[4]))
 
     def write(self, entry: "list[Any]", offset: int, data: "bytes | memoryview") -> bool:
-        """Stages bytes of a file, in order. Returns whether the file is complete now."""
+        """Stages bytes of a file from `offset` on. Returns whether the file is complete now. The caller writes a file's
+        pieces in order."""
         writer = self.writer
         if writer is None or writer.entry is not entry or writer.at != offset:
             self.flush()
@@ -173,14 +178,14 @@ class Stage:
         self.writer = None
 
     def drop(self, entry: "list[Any]") -> None:
-        """Removes the staged data of a file that is given up, or in place."""
+        """Removes the staged data of a file that is given up, or that is in place already."""
         for path in (self.at(entry[0]), self.blocks_of(entry)):
-            with suppress(OSError):  # gone
+            with suppress(OSError):  # it does not exist
                 os.unlink(path)
 
     def verified(self, entry: "list[Any]") -> int:
-        """Returns how many bytes at the start of a staged file match its block digests, and truncates both after them.
-        Returns 0 for a small file, which has no block digests."""
+        """Returns how many bytes at the start of a staged file match its block digests. Truncates the file and the list
+        of digests after these bytes. Returns 0 for a small file, which has no block digests."""
         size, good = entry[3], 0
         if size <= BLOCK:
             return 0
@@ -198,7 +203,7 @@ class Stage:
         return good
 
     def remove(self) -> None:
-        """Removes all staged files, and files that were put aside long ago."""
+        """Removes all staged files, and the files that were put aside more than KEEP_SECONDS ago."""
         self.flush()
         self.leave()
         for meta in set(self.metas.values()):
@@ -206,7 +211,7 @@ class Stage:
             for name in (b"stage", b"blocks"):
                 remove_tree(os.path.join(meta, name))
             if meta != self.meta:
-                with suppress(OSError):  # it keeps what was put aside
+                with suppress(OSError):  # the folder still holds files that were put aside
                     os.rmdir(os.readlink(meta))
 
 
@@ -220,13 +225,14 @@ def forget_replaced(meta: bytes) -> None:
 
 
 def seal(fd: int, entry: "list[Any]") -> None:
-    """Sets the mode and time of a file, which mark it as complete."""
+    """Sets the mode and mtime of the entry for a staged file. They mark the file as complete."""
     os.fchmod(fd, entry[2])
     os.utime(fd, ns=(entry[4], entry[4]))
 
 
 class Writer:
-    """Writes a file from an offset on. For a large file, also writes the digest of each complete block to its list."""
+    """Writes a staged file from an offset on. If the file is large, also appends the digest of each complete block to
+    the file's list of digests. at: offset of the next byte."""
 
     def __init__(self, stage: "Stage", entry: "list[Any]", offset: int) -> None:
         self.entry, self.at = entry, offset

@@ -1,7 +1,7 @@
-"""Holds the files of a broadcast on this node as ONE stream of bytes, in manifest order. The requested ranges are
-written; any part that has been received can be read.
+"""Holds the files of a broadcast on this node as ONE stream of bytes, in manifest order. It writes the ranges that the
+node requested and receives. It reads any part that has been received, to send it on.
 
-A file is received into the stage, read again and compared with the head's digest, then renamed to its final path.
+A file is received into the stage, read again, compared with the head's digest, and renamed to its final path.
 """
 
 import os
@@ -21,21 +21,23 @@ say: "Callable[[chain.Corrupt], None]" = send_json
 
 
 class File:
-    """Describes one regular file. have: how many bytes from its start are here. state: "wanted", "held" or "failed".
-    entry: as it is staged, readable and writable by its owner."""
+    """Describes one regular file of the manifest. have: how many bytes from the file's start this node has. received:
+    the stage has all bytes, and no thread verifies them yet. state: "wanted" (not in place yet), "held" (in place, or
+    not needed here) or "failed" (given up). entry: the entry for the stage, whose mode lets the owner read and
+    write."""
 
     def __init__(self, target: "Target", entry: "Any") -> None:
         self.target = target
         self.name, _kind, self.mode, self.size, self.mtime_ns, _link = entry
         self.entry = [self.name, "f", self.mode | 0o600, self.size, self.mtime_ns, ""]
         self.have, self.state = 0, "wanted"
-        self.epoch = 0  # the link that sent all of it; 0: several links, or an earlier broadcast
+        self.epoch = 0  # number of the link that sent all bytes; 0 if several links or an earlier broadcast did
         self.digest = ""
         self.received = False
 
     @property
     def final(self) -> bytes:
-        """Returns its final path, to be used at once."""
+        """Returns the file's final path. The caller must use the path at once."""
         return self.target.full(self.name)
 
     @property
@@ -43,14 +45,14 @@ class File:
         return self.target.stage.at(self.name)
 
     def note(self, status: str) -> None:
-        """Records in the journal that the file is in place."""
+        """Records in the journal that the file is in place. status: DELIVERED or SEEN."""
         st = os.lstat(self.final)
         row = [self.name, "f", self.mode, self.size, self.mtime_ns, "", self.digest, status]
         self.target.journal.add([*row, st.st_mtime_ns, st.st_ctime_ns])
 
 
 def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
-    """Returns ranges as [[from, to]], with adjacent ones merged."""
+    """Returns sorted ranges as [[from, to]], with adjacent ranges merged."""
     found: list[list[int]] = []
     for begin, end in ranges:
         if found and found[-1][1] == begin:
@@ -61,8 +63,8 @@ def joined(ranges: "Iterable[tuple[int, int]]") -> "list[list[int]]":
 
 
 def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
-    """Returns the numbers of the entries that are ignored: a destination inside of theirs has another entry for the
-    same path, or for one of its parent folders."""
+    """Returns the numbers of the entries to be ignored: another target, inside of the entry's target, has an entry for
+    the same path, or for one of the path's parent folders."""
     full = [os.path.join(targets[number].path, encode(path)).rstrip(b"/") for number, path, *_ in entries]
     goes: dict[bytes, tuple[int, str]] = {}  # path -> the innermost target with an entry for it, and the entry's kind
     for index in sorted(range(len(entries)), key=lambda index: len(targets[entries[index][0]].path)):
@@ -79,12 +81,13 @@ def of_inner(targets: "list[Target]", entries: "list[Any]") -> "set[int]":
 
 
 class Store(Stream):
-    """Receives the files of a manifest and puts them in place. entries: the manifest. left: the number of files that
-    are neither in place nor given up."""
+    """Receives the files of a manifest and puts them in place. entries: the manifest, [number of a target, path, kind,
+    mode, size, mtime_ns, link]. left: the number of files that are neither in place nor given up. received: the number
+    of received bytes. ready: the condition that guards the files' states, and wakes threads when they change."""
 
     def __init__(self, targets: "list[Target]", entries: "list[Any]") -> None:
         self.ready = threading.Condition()
-        self.writing = threading.Lock()  # is held during a write, and taken before `ready`, so that fail() waits for it
+        self.writing = threading.Lock()  # held during a write, so that fail() waits; a thread takes it before `ready`
         self.targets = targets
         self.files: list[File] = []
         inner = of_inner(targets, entries) if len(targets) > 1 else set()
@@ -98,12 +101,12 @@ class Store(Stream):
                 if index in inner:
                     self.files[-1].state, self.files[-1].have = "held", entry[3]
         Stream.__init__(self, [f.size for f in self.files])
-        self.received, self.left, self.at_least = 0, 0, 0
-        self.problems: list[tuple[str, str]] = []
-        self.folders: set[tuple[Target, bytes]] = set()
-        self.to_place: queue.Queue[int] = queue.Queue()
-        self.epoch = 0  # the link that fills it
-        self.doubted: set[int] = set()  # files that this link sent wrongly; another link must send them
+        self.received, self.left, self.at_least = 0, 0, 0  # no file before number at_least lacks bytes
+        self.problems: list[tuple[str, str]] = []  # (path, reason) of files that were given up
+        self.folders: set[tuple[Target, bytes]] = set()  # folders whose entries have changed
+        self.to_place: queue.Queue[int] = queue.Queue()  # numbers of files that may be complete
+        self.epoch = 0  # number of the link that sends to this store
+        self.doubted: set[int] = set()  # numbers of files that this link sent damaged: another link must send them
 
     # -- the received parts --------------------------------------------------------------------------------
     def wants(self) -> "list[list[int]]":
@@ -119,7 +122,7 @@ class Store(Stream):
         return joined((index, index + 1) for index, f in enumerate(self.files) if f.state == "wanted")
 
     def position(self) -> int:
-        """Returns the position of the first byte that is still to be received, or the stream's length."""
+        """Returns the position of the first byte that is still to be received; at the end, the stream's length."""
         for i in range(self.at_least, len(self.files)):
             f = self.files[i]
             if f.state == "wanted" and f.have < f.size:
@@ -128,7 +131,7 @@ class Store(Stream):
         return self.total
 
     def begin(self) -> None:
-        """Counts the wanted files, after all are decided."""
+        """Counts the wanted files. The caller has decided before which files are wanted."""
         self.left = sum(f.state == "wanted" for f in self.files)
 
     def settled(self) -> bool:
@@ -136,14 +139,15 @@ class Store(Stream):
 
     # -- the hosts that it is received from --------------------------------------------------------------------------
     def from_another(self, epoch: int) -> None:
-        """Begins to receive from another link, which may send the doubted files again. The caller holds `ready`."""
+        """Begins to receive from another link, and requests the doubted files from it. epoch: the link's number. The
+        caller holds `ready`."""
         self.epoch = epoch
         self.doubted.clear()
         self.ready.notify_all()
 
     # -- receiving -----------------------------------------------------------------------------------------
     def put(self, position: int, view: memoryview) -> None:
-        """Writes bytes of the stream. One thread calls it, in order within each requested range."""
+        """Writes bytes of the stream from `position` on. Only one thread calls it, and in order within a range."""
         while len(view):
             index, offset = self.at(position)
             f = self.files[index]
@@ -190,7 +194,7 @@ class Store(Stream):
             self.to_place.put(index)
 
     def fail(self, index: int, reason: str) -> None:
-        """Gives a file up. It never gets its final path."""
+        """Gives a file up: the node does not put it in place."""
         f = self.files[index]
         with self.writing, self.ready:
             if f.state != "wanted":
@@ -209,7 +213,7 @@ class Store(Stream):
             with self.ready:
                 if not (f.received and f.digest and f.state == "wanted"):
                     continue
-                f.received = False  # one worker only
+                f.received = False  # so that no other thread verifies the file, too
             self.place(index, f)
 
     def place(self, index: int, f: "File") -> None:
@@ -222,9 +226,10 @@ class Store(Stream):
                 return
         good = f.target.stage.verified(f.entry)
         with self.ready:
-            # if this disk's copy is damaged, the rest is requested again; otherwise all of the file
+            # if a block differs from its digest, this disk damaged it: the file is requested from there on. If all
+            # blocks are as they were received, the whole file is requested again
             f.have, self.at_least = good if good < f.size else 0, 0
-            # the link is to blame if it sent all of the file
+            # then the link is to blame, if it sent the whole file
             blamed = not f.have and f.epoch == self.epoch
             if blamed:
                 self.doubted.add(index)

@@ -1,4 +1,5 @@
-"""Treats all files of a broadcast as ONE stream of bytes, in manifest order. Any part that is here can be read."""
+"""Treats all files of a broadcast as ONE stream of bytes, in manifest order. A sender can read any part that this
+machine has."""
 
 import bisect
 
@@ -27,8 +28,9 @@ class Stream:
         return index, position - self.starts[index]
 
     def take(self, position: int, end: int, cancelled: "Callable[[], bool]") -> bytes:
-        """Returns at least one byte from `position` on, up to `end`. Waits until there is one. Raises Stopped. Bytes
-        that cannot be read are replaced by zeros, as a stream cannot skip; their file then has a wrong digest."""
+        """Returns bytes of the stream from `position` on, at most up to `end`. Waits until there is at least one.
+        Raises Stopped if cancelled() returns True while it waits. Replaces unreadable bytes by zeros, as a stream
+        cannot skip bytes. The receiver then sees that the digest of the file is wrong."""
         parts: list[bytes] = []
         while position < end:
             index, offset = self.at(position)
@@ -44,9 +46,11 @@ class Stream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def here(self, index: int, offset: int, wait: bool, cancelled: "Callable[[], bool]") -> int:
-        """Returns how many bytes of a file, from its start, are here. wait: waits until the byte at `offset` is."""
+        """Returns how many bytes of a file, from its start, this machine has. index: the file's number. wait: True
+        waits until it has the byte at `offset`. cancelled: ends the wait, see take()."""
         raise NotImplementedError
 
     def read(self, index: int, offset: int, size: int) -> bytes:
-        """Returns bytes of a file, fewer than `size` if the file is shorter. Raises OSError."""
+        """Returns `size` bytes of a file from `offset` on, or fewer if the file is shorter. Raises OSError if it is
+        unreadable."""
         raise NotImplementedError

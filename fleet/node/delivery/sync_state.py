@@ -1,10 +1,10 @@
 """Separates deliveries and runs: a run begins only from a complete delivery, and a sync waits for runs that begin.
 
-A code sync's state folder holds, next to its journal (journal.py),
+The state folder of a code sync holds the journal (journal.py) and two locks:
 
-    lock       held by a sync from its first message to its end.
-    begins     held shared by runs that begin, and holds the id of the last one; held exclusively by a sync while it
-               puts files in place. So no run begins from a mixture of old and new modules.
+    lock       A sync locks it from its first message to its end.
+    begins     Runs lock it, shared, while they begin; the file has the id of the last run that did. A sync locks it
+               exclusively while it puts files in place. So no run begins from a mixture of old and new modules.
 
 ~/.fleet/data has a note for each delivery of data, complete or not."""
 
@@ -40,8 +40,10 @@ from fleet.node.delivery.journal import (
 from fleet.protocol.state import CODE_STATE, DATA, LOCK, MODULES, below_home
 
 SYNC_STATE = encode(CODE_STATE)
-MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50  # of larger files only the size is compared
-LOOK_SECONDS, STATE_BYTES = 3.0, 1 << 24  # limits of changed_data(); the second suffices for about 200,000 files
+# a larger module, or a larger other file, is compared by its size only; at most so many changed files are reported
+MODULE_BYTES, OTHER_BYTES, CHANGED_MOST = 1 << 28, 1 << 20, 50
+# limits of changed_data(): its time; the size of a journal's file "state", which suffices for about 200,000 files
+LOOK_SECONDS, STATE_BYTES = 3.0, 1 << 24
 BEGIN_SECONDS = 60.0  # no run takes longer to begin
 
 
@@ -56,17 +58,19 @@ def find_delivery(path: bytes) -> "tuple[bytes, bytes] | None":
 
 
 def last_holder(meta: bytes) -> str:
-    """Returns the head (host name and pid) that synced last, or is syncing now."""
+    """Returns the host name and pid of the head that synced last, or that is syncing now."""
     with open(os.path.join(meta, encode(LOCK)), "rb") as lock:
         return held_by(lock.fileno())
 
 
 def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
-    """Returns the state of the code at path (a folder or file), or None if no sync delivered it: {"folder", "state":
-    the state folder, "digest": None if unknown, "half": whether a sync was interrupted, "busy": the head that is
-    syncing now, or None}. Waits up to `seconds` for a sync to end. If the state could be read, it also has "manifest":
-    its digest, "source", and "file": the source of a single file that is unchanged, or None."""
-    # a moved folder that is linked from its old path has its state folder next to the old path
+    """Returns the facts of the code at path (a folder or file), or None if no sync delivered it: {"folder": the
+    destination, "state": the state folder, "digest": see journal.identity(), None if unknown, "half": whether a sync
+    was interrupted, "busy": the head that is syncing now, or None}. Waits up to `seconds` for a sync to end.
+
+    If the state could be read, the facts also have "manifest": digest of the manifest, "source", and "file": the source
+    if path is a file that is unchanged, else None. For a complete destination, they have "changed": changed_files()."""
+    # both paths are tried: if a folder was moved and linked from its old path, its state folder is at the old path
     ways = (os.path.realpath(encode(path)), os.path.abspath(encode(path)))
     real, found = next(((way, at) for way in ways for at in [find_delivery(way)] if at), (b"", None))
     if found is None:
@@ -79,9 +83,9 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
             state = read_state(meta)
             facts["busy"] = None if idle else held_by(lock.fileno())
     except OSError:
-        return facts  # another user's, or a file system without locks
+        return facts  # the lock is another user's, or the file system has no locks
     if facts["busy"] and real == dest:
-        return facts  # also if it is the first sync, which has no state yet
+        return facts  # before the state is needed: a first sync that is under way has none yet
     inside = decode(os.path.relpath(real, dest))
     if state is None or inside != "." and all(entry[0] != inside for entry in state["entries"] + state["begun"]):
         return None
@@ -98,8 +102,9 @@ def delivery(path: str, seconds: float) -> "dict[str, Any] | None":
 
 
 def changed_files(dest: bytes, state: "dict[str, Any]") -> "dict[str, str]":
-    """Returns delivered files that differ now: path -> a digest of the content, "missing", or the size of a large file.
-    Files with unchanged size and times are not read. Modules come first, as a run depends on them most."""
+    """Returns the delivered files that have changed since: path -> the start of the sha256, "missing", or the size of a
+    large file. It does not read files with unchanged size and times. It begins with modules, on which a run depends
+    most."""
     found: dict[str, str] = {}
     for row in sorted(rows_of(state), key=lambda row: not row[PATH].endswith(MODULES)):
         path = row[PATH]
@@ -127,11 +132,12 @@ def open_begins(meta: bytes, how: int = os.O_RDWR | os.O_CREAT) -> int:
 
 
 def begin_from(code: "run_specs.CodeInUse", run: str, seconds: float) -> "int | None":
-    """Locks the code as preflight saw it, {"state", "digest"}, while a run begins. Returns a descriptor to close after
-    that, or None if no lock is possible. Raises Refused if a sync is replacing the code, or has replaced it."""
+    """Locks the code while the run begins. Returns a descriptor, which the caller closes when the run has begun.
+    Returns None if no lock is possible. Raises Refused if a sync is replacing the code, or has replaced it since
+    preflight. code: {"state", "digest"} of delivery(), as preflight saw them. seconds: how long it waits for a sync."""
     meta = encode(code["state"])
     try:
-        # in another user's folder it may be any kind of file: it is only locked, not made or written
+        # another user may have put any kind of file there: fleet only locks it, and does not make or write it
         ours = os.stat(meta).st_uid == os.geteuid()
         fd = open_begins(meta) if ours else open_begins(meta, os.O_RDONLY | os.O_NONBLOCK)
         held = wait_for(fd, fcntl.LOCK_SH, seconds)
@@ -141,15 +147,15 @@ def begin_from(code: "run_specs.CodeInUse", run: str, seconds: float) -> "int | 
         raise Refused("a sync from %s is replacing the code" % last_holder(meta), "launch again when it has ended")
     if identity(read_state(meta)) != code["digest"]:
         raise Refused("a sync from %s replaced the code while the run began" % last_holder(meta), "launch again")
-    with suppress(OSError):  # a full disk: a sync that waits cannot name the run
+    with suppress(OSError):  # if the disk is full, a sync that waits for the run cannot name it
         os.ftruncate(fd, 0)
         os.pwrite(fd, run.encode(), 0)
     return fd
 
 
 def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
-    """Keeps runs from beginning until this program ends. Calls waiting(run) if it must first wait for a run that is
-    beginning. Raises Refused if that takes too long."""
+    """Keeps runs from beginning until this program ends. Waits first for a run that is just beginning, and calls
+    waiting(its id) before. Raises Refused if the run takes too long."""
     fd = open_begins(meta)
     if not try_lock(fd, fcntl.LOCK_EX):
         run = os.pread(fd, 256, 0).decode("utf-8", "replace")
@@ -159,12 +165,12 @@ def wait_for_runs(meta: bytes, waiting: "Callable[..., Any]") -> None:
 
 
 def note_delivery(target: bytes, meta: bytes, whole: bool = False) -> None:
-    """Writes a note of the data at target. whole: it is complete, not a mixture of old and new. meta: its state folder.
-    Files below ~/.fleet get no note: fleet removes them after it has installed or loaded them."""
+    """Writes a note of the data at target. whole: the data is complete, no mixture of old and new. meta: the state
+    folder. Files below ~/.fleet get no note: fleet removes them after it has installed or loaded them."""
     if target.startswith(encode(os.path.realpath(below_home())) + b"/"):
         return
     record = {"node": os.uname()[1], "target": decode(target), "state": decode(meta), "whole": whole}
-    with suppress(OSError, Refused):  # the home cannot be written: there is no warning later
+    with suppress(OSError, Refused):  # without a writable home, launches do not warn of incomplete data
         own_home(DATA)
         note = below_home(DATA, hashlib.sha256(target).hexdigest()[:32])
         replace_file(encode(note), json.dumps(record).encode())
@@ -179,8 +185,8 @@ def deliveries() -> "Iterator[tuple[str, dict[str, Any]]]":
 
 
 def changed_data() -> "dict[str, Any]":
-    """Returns {"data_changed": {path: how}}: complete deliveries of data that differ now. Files are compared by size
-    and time, and not read. Files that are not reached within LOOK_SECONDS are missing from it."""
+    """Returns {"data_changed": {path: how_changed()}} for the complete deliveries of data. It compares sizes and times,
+    and does not read the files. It stops after LOOK_SECONDS, and then misses some of the changed files."""
     until = time.monotonic() + LOOK_SECONDS
     found: dict[str, str] = {}
     for _, record in deliveries():
@@ -202,7 +208,8 @@ def changed_data() -> "dict[str, Any]":
 
 
 def how_changed(path: bytes, row: "list[Any] | None") -> str:
-    """Returns how the file of a row has changed, or "" if it has not, or if that is not known."""
+    """Returns how a file has changed since its row was written: "missing", its new size, or "changed". Returns "" if it
+    has not changed, or if that is not known. row: None checks only whether the file is missing."""
     try:
         st = os.lstat(path)
     except FileNotFoundError:
@@ -215,8 +222,8 @@ def how_changed(path: bytes, row: "list[Any] | None") -> str:
 
 
 def half_delivered(path: str) -> "dict[str, str | None] | None":
-    """Returns {"folder", "busy": the head that syncs now, or None} of an incomplete delivery of data in, at or above
-    `path`, or None if there is none."""
+    """Finds an incomplete delivery of data in, at or above `path`. Returns {"folder": its destination, "busy": the head
+    that is syncing now, or None}. Returns None if there is no incomplete delivery."""
     wanted = os.path.realpath(encode(path)).rstrip(b"/") + b"/"
     for note, record in deliveries():
         target = encode(record["target"]).rstrip(b"/") + b"/"
@@ -227,7 +234,7 @@ def half_delivered(path: str) -> "dict[str, str | None] | None":
                 busy = None if try_lock(lock.fileno(), fcntl.LOCK_SH) else held_by(lock.fileno())
             return {"folder": record["target"], "busy": busy}
         except FileNotFoundError:
-            remove_file(note)  # another process removed all of it
+            remove_file(note)  # another process has removed the data and its state folder
         except OSError:
-            continue  # a file system without locks
+            continue  # the file system has no locks
     return None

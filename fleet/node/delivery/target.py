@@ -23,9 +23,10 @@ MENDS = {
 
 
 class Target:
-    """Describes a destination: a folder, or one file, whose tree is then its parent folder. path: absolute. kind: "f"
-    or "d". suffix: of the state folder's name; code and data have different ones. made: the folder is new. entries:
-    those of the manifest, as in the journal. comparison: their comparison with the files there."""
+    """Describes a destination: a folder, or one file. path: its absolute path. kind: "f" or "d". name: the file's name;
+    "" for a folder. tree: the folder, or the file's parent folder. suffix: end of the state folder's name, CODE_STATE
+    or DATA_STATE. made: whether this delivery made the folder. lock: descriptor of the lock. entries: those of the
+    manifest, as in the journal. comparison: the comparison of these entries with the files there."""
 
     def __init__(self, path: str, kind: str, suffix: str = DATA_STATE) -> None:
         self.kind, self.suffix = kind, encode(suffix)
@@ -42,13 +43,13 @@ class Target:
         self.made = False
 
     def prepare(self, spec: "values.Delivery") -> "str | None":
-        """Makes the folder, and takes the lock. Returns None, or the name of another host of this sync that has the
-        lock, as the folder is shared. Raises Refused."""
+        """Makes the folder, and locks its state folder. Returns None. If nodes share the folder, and another host of
+        this sync has the lock, returns that host's name. Raises Refused if the destination cannot be used."""
         tree = self.tree = self.hold(os.path.dirname(self.path) if self.name else self.path)
-        # links in the target's own path are followed; below it none is
+        # hold() has followed the links in the destination's own path; fleet follows no link below the destination
         self.path = os.path.join(tree.name, encode(self.name)) if self.name else tree.name
         if self.path == b"/":
-            # there is no parent for the state folder, and its mode must not change
+            # "/" has no parent folder for the state folder, and a delivery must not change the mode of "/"
             raise Refused("'/' cannot be a destination", self.name_it)
         if self.name and os.path.isdir(self.full(self.name)):
             raise Refused("%s is a folder" % decode(self.path), "to put the file inside it, end DEST with '/'")
@@ -73,7 +74,7 @@ class Target:
                 return Beneath(reach(folder, make=True, way=True)).check()
 
     def full(self, name: str) -> bytes:
-        """Returns the path of a name in the tree, to be used at once."""
+        """Returns the path of a name in the tree. The caller must use the path at once."""
         return self.tree.at(encode(name))
 
     def close(self) -> None:
@@ -84,7 +85,8 @@ class Target:
 
 
 def inside_source(dest: str, mark: "str | None") -> "str | None":
-    """Returns the path of the destination inside the source, "." if it is the source, or None if it is outside."""
+    """Returns the path of the destination inside the source. Returns "." if the destination is the source, and None if
+    it is outside. mark: the name of a folder that lies in the source during the sync."""
     folder = full = os.path.realpath(os.path.expanduser(dest))
     while mark is not None:
         if os.path.lexists(os.path.join(folder, mark)):

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Rules(Protocol):
-        """Decides which paths of a folder are sent. excluded_because: why the folder is excluded, or None. An excluded
-        folder is sent only if a path in it is sent for another reason."""
+        """Decides which paths of a folder are sent. enter() returns the rules for the folder's contents. take() returns
+        the rules for a path, or None if the path is not sent. excluded_because: why the folder is excluded, or None.
+        An excluded folder is sent only if a path in it is sent for another reason."""
 
         @property
         def excluded_because(self) -> "Any": ...
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         def take(self, path: str, child: "os.DirEntry[str]", folder: bool) -> "Rules | None": ...
 
 
-# names of folders and files with secrets. No link to them is followed, and no sync sends them without consent
+# names of folders and files with secrets. No sync follows a link to a secret, or sends a secret without consent
 SECRETS = frozenset({".ssh", ".gnupg", ".aws", ".netrc", ".fleet"})
 KEY = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[rn]|[ \t]*[\r\n])"  # also in JSON, and indented as in YAML
@@ -34,7 +35,7 @@ KEY = re.compile(
     re.MULTILINE,
 )
 KEY_BYTES = range(64, 65537)  # sizes of files that may be a private key
-# endings of files that are no private keys, though a key may be a part of them
+# endings of files that are no private keys, even if the text of a key is a part of them
 CODE = (".py", ".pyi", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".go", ".rs", ".js", ".ts", ".java")
 OTHER = (*CODE, ".md", ".rst", ".html", ".css", ".ipynb", ".png", ".jpg", ".npy", ".npz", ".pt", ".so", ".o", ".pyc")
 MOST_NAMED = 10000
@@ -42,13 +43,15 @@ EVERYBODY = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
 class Walk:
-    """Lists a file, or a folder with all paths in it that `rules` take, and collects facts about them.
+    """Lists a file, or a folder with all paths in it that `rules` take, and collects facts about these paths.
 
-    mode: the folder's mode; None for a file. skipped: sockets, fifos and devices, which are omitted. allocated: path ->
-    bytes on disk of a file with holes. linked: (device, inode) of each file with other hard links. changing: True: a
-    path that disappears meanwhile is omitted. follows: True: a link that leads out of root is replaced by the file or
-    folder that it leads to, unless that is secret. credentials: real paths of more secrets. followed: the links that
-    were replaced by files. inodes: path -> inode of a file. times: path -> mtime and ctime, if `changing`."""
+    root: the file or folder. changing: omits a path that disappears while it is listed. follows: replaces a link that
+    leads out of root by the file or folder that it leads to, unless that is secret. credentials: real paths of more
+    secrets. mode: mode of the folder root; None if root is a file. skipped: sockets, fifos and devices, which are
+    omitted. allocated: path -> bytes on disk of a file with holes. linked: (device, inode) of each file with other
+    hard links. followed: paths of links that were replaced by files. inodes: path -> inode of a file. times: path ->
+    (mtime, ctime) in ns, if `changing`. around: real paths of root, and of the links to folders that are followed
+    now."""
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class Walk:
         self.around = [os.path.realpath(root)]
 
     def entries(self) -> "Iterator[chain.Entry]":
-        """Yields all entries. Raises OSError, or Refused if root is neither a file nor a folder."""
+        """Yields all entries. Raises Refused if root is neither a file nor a folder, and OSError for an unreadable
+        path."""
         info = os.stat(self.root)
         if stat.S_ISDIR(info.st_mode):
             self.mode = folder_mode(info)
@@ -83,7 +87,7 @@ class Walk:
             raise Refused("%s is neither a file nor a folder" % self.root, "name one of these")
 
     def below(self, inside: str, rules: "Rules | None") -> "Iterator[chain.Entry]":
-        """Yields the entries below root/inside, sorted by name, each folder before what it holds."""
+        """Yields the entries below root/inside, sorted by name. A folder comes before its contents."""
         folder = os.path.join(self.root, inside).rstrip("/") or "/"
         with os.scandir(folder) as found:
             children = sorted(found, key=lambda entry: entry.name)
@@ -92,7 +96,7 @@ class Walk:
             count_progress()
             is_folder, inner = child.is_dir(follow_symlinks=False), None
             if child.name.endswith(STATE_FOLDERS) and (is_folder or child.name == SOURCE_MARK):
-                continue  # fleet's own state folders next to destinations: this machine may be a node, too
+                continue  # this machine may also be a node: then it has state folders of fleet next to destinations
             if rules is not None:
                 inner = rules.take(inside + child.name, child, is_folder)
                 if inner is None:
@@ -129,7 +133,7 @@ class Walk:
             yield (path, "l", 0, 0, 0, travelling(target))
         elif stat.S_ISDIR(info.st_mode):
             yield (path, "d", folder_mode(info), 0, 0, "")
-            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # its contents count as new as the link
+            self.times[path] = 0, self.times.get(path, (0, 0))[1]  # since.py counts its contents as new as the link
             self.around.append(os.path.realpath(full))
             yield from self.below(name + "/", rules)
             self.around.pop()
@@ -139,13 +143,13 @@ class Walk:
 
     def led_to(self, name: str, full: str, target: str) -> "os.stat_result | None":
         """Returns the stat of the file or folder that is sent in place of a link. Returns None if the link itself is
-        sent. That is if it leads to a path that is sent anyway, to one of its parent folders, or to a secret."""
+        sent: it leads to a path in root, to a folder that the link is in, or to a secret, or it leads nowhere."""
         real, place = os.path.realpath(full), os.path.normpath(os.path.join(self.root, os.path.dirname(name), target))
         if is_below(place, self.root) and os.path.realpath(place) == real:
             return None
         try:
             info = os.stat(full)
-        except OSError:  # it is broken here, too
+        except OSError:  # the link leads nowhere on this machine
             return None
         if stat.S_ISDIR(info.st_mode):
             taken = not any(is_below(folder, real) for folder in self.around)
@@ -199,8 +203,8 @@ def unsafe_links(root: str, entries: "Sequence[chain.Entry]") -> "Iterator[tuple
 
 
 def folder_mode(info: "os.stat_result") -> int:
-    """Returns the mode that a folder gets on the nodes, without write permission for all users, as another user could
-    then replace its files. On the head, file systems without modes and loose umasks cause such modes."""
+    """Returns the mode that a folder gets on the nodes. It has no write permission for all users unless it is sticky:
+    any user could replace the folder's files. (On the head, a loose umask or a file system without modes causes it.)"""
     mode = stat.S_IMODE(info.st_mode)
     return mode if mode & stat.S_ISVTX else mode & ~stat.S_IWOTH
 
@@ -210,12 +214,13 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def travelling(name: str) -> str:
-    """Returns a name of the file system as UTF-8 with surrogateescape."""
+    """Returns a file's name as it travels between machines: as UTF-8 with surrogateescape."""
     return decode(os.fsencode(name))
 
 
 def is_private_key(path: str, size: int) -> bool:
-    """Returns whether a file holds a private key. Returns False if it cannot be read; a later read reports that."""
+    """Returns whether a file holds a private key. Returns False for an unreadable file: a later read reports the
+    error."""
     if size not in KEY_BYTES or path.endswith(OTHER):
         return False
     try:

@@ -9,14 +9,14 @@ from fleet.node.base.wire import start_thread
 from fleet.protocol.state import HOME, IMPORTS
 
 OUTPUT_LIMIT = 1 << 20
-# `python -c` looks for modules in its working folder first: fleet's own programs must not import a user's modules
+# `python -c` looks for modules in its working folder first. A user's modules may be there: this removes the folder
 NOT_HERE = """
 import sys
 if sys.path and not sys.path[0]:
     del sys.path[0]
 """
-# Runs in the training interpreter, whatever its age. Versions are read from metadata and version files as text:
-# importing torch would cost seconds. JSON on the last line: a sitecustomize may print before it.
+# A program for the training interpreter, whatever its version. It reads versions of packages as text, from metadata and
+# version files: importing torch would take seconds. Its last line is JSON; a sitecustomize may print lines before that.
 ASK_PYTHON = (
     NOT_HERE
     + r"""
@@ -68,8 +68,8 @@ print(json.dumps({"executable": sys.executable, "version": ".".join(map(str, sys
 """
 )
 
-# Prints the file that `python -m NAME` would run. Packages are not executed: an empty module takes the place of each.
-# If a package sets its __path__ itself, every module in it counts as found.
+# A program that prints the file that `python -m NAME` would run. It does not execute packages: an empty module takes
+# the place of each. In a package that sets its __path__ itself, it counts every module as found.
 FIND_MODULE = (
     NOT_HERE
     + r"""
@@ -110,9 +110,10 @@ print(path)
 )
 
 
-# Runs in the training interpreter. After a success, a digest is stored of everything that can change the result: the
-# interpreter, its folders, the files of the packages and of their lib folders, and variables of the linker and Python.
-# Missing modules are not reported here: another rule does.
+# A program for the training interpreter: tries to import modules. After a success it stores a digest of everything that
+# can change the result: the interpreter, its folders, the files of the packages and of their lib folders, and variables
+# of the linker and Python. Next time it skips the imports if the digest is the same. It reports no missing modules:
+# another rule does.
 IMPORT = (
     NOT_HERE
     + r"""
@@ -174,7 +175,8 @@ os._exit(0)
 def run(
     argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None, stdin: "Any" = subprocess.DEVNULL
 ) -> "tuple[int, str, str]":
-    """Runs a tool, and returns (status, stdout, stderr). Raises OSError if it cannot be started."""
+    """Runs a tool, and returns (exit code, or minus the signal's number; stdout; stderr). Raises OSError if the tool
+    cannot be started."""
     pipe = subprocess.PIPE
     child = subprocess.Popen(argv, env=env, cwd=cwd, stdin=stdin, stdout=pipe, stderr=pipe)
     assert child.stdout and child.stderr
@@ -194,7 +196,8 @@ def run(
 
 
 def last_line(*texts: str) -> str:
-    """Returns the last line of the texts that is not empty, which usually has a tool's reason."""
+    """Returns the last line of the texts that is not empty. In a tool's output it usually has the reason of a
+    failure."""
     lines = [line.strip() for t in texts for line in t.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
@@ -202,7 +205,8 @@ def last_line(*texts: str) -> str:
 def ask_interpreter(
     path: str, env: "dict[str, str]", run: "Callable[..., tuple[int, str, str]]" = run
 ) -> "tuple[dict[str, Any] | None, str | None]":
-    """Returns (the facts that ASK_PYTHON prints, None), or (None, why the interpreter does not work)."""
+    """Returns (the facts that ASK_PYTHON prints, None), or (None, why the interpreter does not work). path: the
+    interpreter. run: runs an argv as the function run() does."""
     status, out, err = 126, "", ""
     try:
         status, out, err = run([path, "-c", ASK_PYTHON], env)
@@ -215,14 +219,14 @@ def ask_interpreter(
 def imports(
     path: str, env: "dict[str, str]", modules: "list[str]", run: "Callable[..., tuple[int, str, str]]" = run
 ) -> "dict[str, str]":
-    """Returns module -> reason for each module that the interpreter `path` cannot import. Missing modules are
-    omitted."""
+    """Returns module -> reason, for each module that the interpreter `path` cannot import. Omits missing modules. If
+    the interpreter itself ends, the key is the names of all modules."""
     try:
         status, out, err = run(
             [path, "-c", IMPORT, os.path.join(os.path.expanduser("~"), HOME, IMPORTS)] + modules, env
         )
     except OSError:
-        return {}  # another step reports it
+        return {}  # the step "python" reports that the interpreter cannot be started
     try:
         failed = json.loads(out.strip().splitlines()[-1])
         return {name: last_line(str(why)) for name, why in failed.items()}

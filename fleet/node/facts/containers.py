@@ -13,7 +13,8 @@ from fleet.protocol.environment import running
 
 # runtimes whose containers have their own pid namespace, and outlive the client that starts them
 DAEMONS = ("podman", "docker")
-# The image's Python runs it: python3 -I -S -c ENTER ARGV... Bytes are sent as latin-1 text, which needs no locale.
+# A program that the image's Python runs: python3 -I -S -c ENTER ARGV... It receives bytes as latin-1 text, which needs
+# no locale.
 ENTER = """
 import json, os, sys
 given = json.loads(sys.stdin.buffer.readline().decode("ascii"))
@@ -53,7 +54,7 @@ def _check(runtime: str, mounts: "list[str]") -> None:
 
 
 def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "list[str]":
-    """Returns the arguments that podman and docker have in common."""
+    """Returns the arguments that podman and docker have in common. name, mounts, marks: see client()."""
     given = ["run", "--rm", "--interactive", "--pull=never", "--network=host", "--ipc=host", "--log-driver=none"]
     given += ["--security-opt=label=disable", "--entrypoint="] + (["--name=" + name] if name else []) + marks
     given += ["--user=%d:%d" % (os.getuid(), os.getgid())] + [_mount(path) for path in mounts]
@@ -63,15 +64,17 @@ def _stored(name: "str | None", mounts: "list[str]", marks: "list[str]") -> "lis
 def client(
     found: "dict[str, Any]", args: "list[str]", name: "str | None", mounts: "list[str]", marks: "list[str]"
 ) -> "list[str]":
-    """Returns the argv that starts a container, up to the argv inside. found: see runtimes.find(). args: the user's
-    options for the runtime. mounts: folders, which have the same paths inside. marks: NAME=VALUE. Raises Refused for a
-    path that the runtime cannot mount."""
+    """Returns the argv that starts a container, without the argv of the program inside. Raises Refused for a path that
+    the runtime cannot mount.
+
+    found: the runtime and image, see runtimes.find(). args: the user's options for the runtime. name: the container's.
+    mounts: folders, which get the same paths inside. marks: NAME=VALUE, variables of the processes inside."""
     runtime, image = found["runtime"], found["image"]
     _check(runtime, mounts)
     marks = ["--env=" + mark for mark in marks]
     if runtime == "podman":
         given = _stored(name, mounts, marks) + (["--userns=keep-id"] if os.getuid() else [])
-        # the same limits as without a container
+        # processes inside have the same limits as processes without a container
         given += ["--ulimit=host"] * (not any(arg.startswith("--ulimit") for arg in args))
         given += ["--device=nvidia.com/gpu=all"] * has_nvidia()
     elif runtime == "docker":
@@ -86,8 +89,9 @@ def client(
 
 
 def of_step(image: str, args: "list[str]", mounts: "list[str]") -> "list[str]":
-    """Returns the options with which srun starts a step's tasks in a container: those of Slurm's plugin pyxis. The home
-    folder is mounted, too: it has ~/.fleet. Of `mounts` a node may lack some. Raises Refused as client() does."""
+    """Returns the options with which srun starts a step's tasks in a container. They are those of Slurm's plugin pyxis.
+    They also mount the home folder, which has ~/.fleet. A node may lack some of `mounts`. Raises Refused for a path
+    that pyxis cannot mount."""
     _check("pyxis", mounts)
     given = ["--container-image=" + image, "--container-mount-home", "--container-workdir=/"]
     given += ["--no-container-remap-root"] + ["--container-mounts=%s:%s:nofail" % (path, path) for path in mounts]
@@ -101,7 +105,8 @@ def inside(argv: "list[str]", python: "str | None", cwd: str) -> "list[str]":
 
 
 def sealed(env: "Mapping[bytes, bytes]", cwd: str, umask: int, limit: int) -> "BinaryIO":
-    """Returns an unnamed file for the stdin of ENTER. limit: a run's mark, see run/marks.py; -1: none."""
+    """Returns an unnamed file with what ENTER reads from stdin. env: variables for the program inside. umask: as for
+    os.umask(). limit: RLIMIT_RTTIME, which marks the processes of a run (run/marks.py); -1 means no limit."""
     text = {name.decode("latin-1"): value.decode("latin-1") for name, value in env.items()}
     file = tempfile.TemporaryFile()  # noqa: SIM115 (its reader closes it)
     file.write(json.dumps({"env": text, "cwd": cwd, "umask": umask, "limit": limit}).encode() + b"\n")

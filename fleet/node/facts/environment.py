@@ -10,13 +10,15 @@ from fleet.protocol.environment import PRINT_SETTINGS, SET
 
 
 def working_folder(given: "str | None") -> str:
-    """Returns the absolute path of a working folder. Does not resolve links, as reading a file system may hang."""
+    """Returns the absolute path of a working folder. given: the path, relative to the home; None means the home. Does
+    not resolve links, as reading a file system may hang."""
     return os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(given or "~")))
 
 
 def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
-    """Returns a run's initial environment: this node's without variables that spec's "unset" matches, then changed by
-    spec's "env", then by "env_expand"."""
+    """Returns the environment with which a run begins. It is this node's, without variables that the spec's pattern
+    "unset" matches. Then the spec's "env" adds or replaces variables. At last "env_expand" does so, too: in its values
+    $NAME stands for a variable, and ~ for the home."""
     unset = re.compile(encode(spec.get("unset") or "(?!)"))
     env = {name: value for name, value in os.environb.items() if not unset.fullmatch(name)}
     env[b"PWD"] = encode(working_folder(workdir))
@@ -33,8 +35,9 @@ def job_env(workdir: "str | None", spec: "Any") -> "dict[bytes, bytes]":
 
 
 def enter(env: "dict[bytes, bytes]", python: "str | None", workdir: "str | None") -> bytes:
-    """Changes env to that of the interpreter, and returns the interpreter's path, or b"" if there is none. workdir: the
-    folder to which a relative path refers."""
+    """Changes `env` to the environment of the training interpreter. Returns the interpreter's path, or b"" if there is
+    none. python: as in the inventory; None means python3, or else python. workdir: the folder to which a relative path
+    refers."""
     argv = ["/bin/sh", "-c", PRINT_SETTINGS, "sh", python or "", workdir or "~"]
     path, *values = subprocess.check_output(argv, env=env, stdin=subprocess.DEVNULL).split(b"\0")
     env.update((name.encode(), value) for name, value in zip(SET, values) if value)

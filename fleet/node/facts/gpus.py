@@ -20,11 +20,12 @@ PATTERNS = {
     "bits": r"(0x0*[0-9a-fA-F]{1,15})$",
 }
 LINK = r" *\t* *Link \d+: (<inactive>|[\d.]+ GB/s|(Replay|Recovery|CRC)[\w ]* Errors: (\d{1,18}))"
-FIRST_PID_SPACE = 0xEFFFFFFC  # the inode of the first pid namespace, which is that of no container
+FIRST_PID_SPACE = 0xEFFFFFFC  # inode of the machine's first pid namespace; a container with an own one has another
 
 
 def value_of(kind: str, cell: str) -> "Any":
-    """Returns the value of a cell, or None if nvidia-smi does not know it: "[N/A]", "[Unknown Error]" and the like."""
+    """Returns the value of a cell of nvidia-smi's output. Returns None if nvidia-smi does not know the value: the cell
+    is "[N/A]", "[Unknown Error]" or similar. kind: the field's type, see protocol/gpu_fields.py."""
     if kind == "flag":
         return FLAGS.get(cell)
     cell = re.sub(r"^(?:state|status) +", "", cell)  # as in "state  Completed" of the fabric's fields
@@ -37,8 +38,9 @@ def value_of(kind: str, cell: str) -> "Any":
 
 
 def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple[list[dict[str, Any]], str | None]":
-    """Returns (a dictionary of the known fields of each line that nvidia-smi prints, its error message or None). ([],
-    None) if there is no nvidia-smi. The first field is a number."""
+    """Queries nvidia-smi. Returns ([name -> value of the known fields, for each line of output], the error message or
+    None). Returns ([], None) if there is no nvidia-smi. what: "gpu", "compute-apps" or "remapped-rows", the kind of
+    query. fields: (name in the result, type, nvidia-smi's name) of each field; the first one must be a number."""
     path = tools.tool("nvidia-smi")
     if path is None:
         return [], None
@@ -56,7 +58,8 @@ def ask(tools: Tools, what: str, fields: "list[tuple[str, str, str]]") -> "tuple
 
 def gpus(tools: Tools) -> "dict[str, Any]":
     """Returns the basic facts of the GPUs, by one query."""
-    # if a driver does not know one of the fields, be it too old or too new, nvidia-smi prints no GPU at all
+    # nvidia-smi prints no GPU at all if the driver, too old or too new, does not know a field. So this tries the last
+    # name of each field, then the preferred name, then fewer fields
     for name_of, count in ((-1, BASIC), (0, BASIC), (0, BASE)):
         found, error = ask(tools, "gpu", [(name, kind, names[name_of]) for name, kind, names, *_ in GPU_FIELDS[:count]])
         if found:
@@ -66,7 +69,8 @@ def gpus(tools: Tools) -> "dict[str, Any]":
 
 
 def gpu_health(tools: Tools) -> "dict[str, Any]":
-    """Returns all facts that the driver knows of the GPUs, or {} if there are none. It may take seconds per GPU."""
+    """Returns all facts that the driver knows of the GPUs. Returns {} if there are no GPUs. It may take seconds for
+    each GPU."""
     path = tools.tool("nvidia-smi")
     # one field that the driver does not know would make the whole query fail
     listed = re.findall(r'"([\w.]+)"', run([path, "--help-query-gpu"], tools.env)[1]) if path else []
@@ -80,20 +84,21 @@ def gpu_health(tools: Tools) -> "dict[str, Any]":
 
 
 def whole(found: "list[dict[str, Any]]") -> "list[dict[str, Any]]":
-    """Returns the GPUs with the basic fields complete, None for unknown ones, and with their device numbers."""
+    """Returns the GPUs with all basic fields, of which unknown ones are None, and with their device numbers."""
     blank, known = dict.fromkeys(name for name, *_ in GPU_FIELDS[:BASE]), minors()
     return [dict(blank, **gpu, **known.get(gpu.get("uuid"), {})) for gpu in found]
 
 
 def minors() -> "dict[Any, dict[str, int]]":
-    """Returns the number of each GPU's device file by its UUID. It may differ from the index after a GPU has failed."""
+    """Returns UUID -> {"minor": number of the GPU's device file}. The number may differ from the GPU's index after
+    another GPU has failed."""
     texts = map(read_file, glob.glob("/proc/driver/nvidia/gpus/*/information"))
     found = [re.search(rb"GPU UUID:\s*([\w-]+).*\nDevice Minor:\s*(\d{1,9})\n", text, re.DOTALL) for text in texts]
     return {each.group(1).decode(): {"minor": int(each.group(2))} for each in found if each}
 
 
 def remapped_rows(tools: Tools) -> "dict[Any, dict[str, Any]]":
-    """Returns the fields of remapped rows of each GPU by its UUID. Older drivers need a separate query for these."""
+    """Returns UUID -> the GPU's fields about remapped memory rows. Older drivers need a separate query for them."""
     fields = [(name, kind, names[0]) for name, kind, names, _, _ in GPU_FIELDS if names[0].startswith(ROWS)]
     found, _ = ask(tools, "remapped-rows", fields + [("uuid", "text", "gpu_uuid")])
     return {row.get("uuid"): row for row in found}
@@ -107,7 +112,8 @@ def gpu_processes(tools: Tools) -> "dict[str, Any]":
 
 
 def nvlinks(tools: Tools) -> "dict[str, Any]":
-    """Returns each GPU's active links and their errors, and whether the fabric manager runs where it must."""
+    """Returns each GPU's number of active links, and the errors of these links. On a machine with an NVSwitch, also
+    returns whether the fabric manager runs."""
     path = tools.tool("nvidia-smi")
     answer: dict[str, Any] = fabric_manager()
     links: dict[int, dict[str, int]] = {}
@@ -126,8 +132,8 @@ def nvlinks(tools: Tools) -> "dict[str, Any]":
 
 
 def fabric_manager() -> "dict[str, bool]":
-    """Returns {"fabric_manager": whether it runs}, or {} if there is no NVSwitch, or if a container or hidepid hides
-    other users' processes."""
+    """Returns {"fabric_manager": whether it runs}. Returns {} if there is no NVSwitch. Also returns {} if a container,
+    or the option hidepid of /proc, hides other users' processes."""
     seen = os.stat("/proc/self/ns/pid").st_ino == FIRST_PID_SPACE and read_file("/proc/1/comm")
     if not seen or not glob.glob("/proc/driver/nvidia-nvswitch/devices/*"):
         return {}

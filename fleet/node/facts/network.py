@@ -92,7 +92,7 @@ def interfaces() -> "dict[str, Any]":
     return {"interfaces": found, "head_interface": toward_head}
 
 
-# counters of errors of a link or of its other end; RoCE ports have those in hw_counters
+# files of a port that count errors of its link or of the link's other end. RoCE ports count them in hw_counters
 ERRORS = (
     "counters/symbol_error",
     "counters/link_error_recovery",

@@ -1,8 +1,8 @@
 """Runs the container runtimes of a node: lists, saves and loads images, and finds the runtime that has an image.
 
 An image's id is the sha256 of its configuration in hexadecimal. It is the same in podman and docker, on every node, and
-after `save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead; the
-two cannot be compared. The id of a .sif or .sqsh file is the sha256 of the file."""
+after `save` and `load`. A docker that keeps images in containerd's store prints the sha256 of a manifest instead. An id
+of a configuration cannot be compared with one of a manifest. The id of a .sif or .sqsh file is the file's sha256."""
 
 import hashlib
 import os
@@ -21,10 +21,11 @@ from fleet.node.facts.ask import OUTPUT_LIMIT, last_line
 from fleet.node.facts.system import find as first_match
 from fleet.protocol.state import IMAGES, below_home
 
-SECONDS = 10.0
-SETTLED = 2.1  # seconds after which a later change has another ctime, also where whole seconds are stored
+SECONDS = 10.0  # time limit of a query
+SETTLED = 2.1  # seconds after which a later change gets another ctime, even if the disk stores whole seconds
 SILENT = 126  # the status of a runtime that does not respond, or cannot be started
-# "id" prints an image's id, and fails if the image is missing. "list" fails only if the runtime does not work
+# operations of runtimes that store images. "id" prints an image's id, and fails if the image is missing. "list" fails
+# only if the runtime does not work
 STORED = {
     "version": ("--version",),
     "id": ("image", "inspect", "--format", "{{.Id}} {{.RepoDigests}}", "{image}"),
@@ -57,8 +58,8 @@ def argv(name: str, path: str, what: str, **values: str) -> "list[str]":
 def output(
     command: "list[str]", seconds: float = SECONDS, env: "Mapping[str, str] | None" = None
 ) -> "tuple[int, str, str]":
-    """Returns (status, stdout, stderr) of a runtime's command. If it does not end in time, it is killed. Then the
-    status is SILENT, and stderr the reason."""
+    """Returns (status, stdout, stderr) of a runtime's command. Kills a command that does not end within `seconds`. Then
+    the status is SILENT, and stderr is the reason."""
     try:
         child = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -76,7 +77,7 @@ def output(
         status = child.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
         child.kill()
-        start_thread(child.wait)  # it may hang in the kernel and not end yet
+        start_thread(child.wait)  # in a thread: the command may hang in the kernel
         return SILENT, "", "no answer within %d s" % SECONDS
     for reader in readers:
         reader.join(1.0)  # a child of the command may keep its output open
@@ -84,12 +85,13 @@ def output(
 
 
 def known_digest(file: str) -> str:
-    """Returns the sha256 of an image file. It is kept with the file's version, as reading an image takes long."""
+    """Returns the sha256 of an image file. Stores the digest with the file's version, as reading an image takes
+    long."""
     key = hashlib.sha256(encode("%s %s" % (NODE, os.path.realpath(file)))).hexdigest()
     info, note = os.stat(file), below_home(IMAGES, key + ".json")
     version = version_of(info)
     kept: dict[str, Any] = {}
-    with suppress(OSError, Refused):  # it may be another user's folder
+    with suppress(OSError, Refused):  # ~/.fleet may be another user's folder
         own_home(IMAGES)
         kept = read_json(note)
     if kept.get("version") != version or "digest" not in kept:
@@ -102,8 +104,9 @@ def known_digest(file: str) -> str:
 
 
 def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns {"id": hex}, with "of": "manifest" if the id is that of a manifest. Returns {"id": None} if the runtime
-    does not have the image, or {"why": text} if that is not known."""
+    """Returns {"id": hex}, and "of": "manifest" if the id is that of a manifest. Returns {"id": None} if the runtime
+    does not have the image. Returns {"why": text} if it is unknown whether the runtime has the image. name, path: the
+    runtime's name and program. workdir: the folder to which an image file's relative path refers."""
     if file_runtime(image):
         file = os.path.join(os.path.expanduser(workdir or "~"), os.path.expanduser(image))
         return {"id": known_digest(file) if os.path.exists(file) else None}
@@ -114,7 +117,7 @@ def image_id(name: str, path: str, image: str, env: "Any" = None, workdir: "str 
         if not found:
             return {"why": "it prints no image id"}
         return {"id": found, "of": "manifest"} if "@sha256:" + found in out else {"id": found}
-    if status != SILENT:  # missing, or the runtime does not work
+    if status != SILENT:  # either the image is missing, or the runtime does not work: "list" shows which
         status, _, err = output(argv(name, path, "list"), until - time.monotonic(), env)
     return {"id": None} if status == 0 else {"why": last_line(err) or "exit status %d" % status}
 
@@ -125,8 +128,9 @@ def to_install(image: str) -> str:
 
 
 def find(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | None" = None) -> "dict[str, Any] | None":
-    """Returns {"runtime", "path", "image", "id": hex or None} of the first runtime here that has the image, otherwise
-    of the first one that could have it. Returns None if there is none. If "id" is missing, it is unknown: see "why"."""
+    """Returns {"runtime", "path": its program, "image", "id": hex or None} of the first runtime here that has the
+    image. If no runtime has the image, returns the same of the first runtime that could have it. Returns None if there
+    is no such runtime. If the id is unknown, "why" has the reason and "id" is missing."""
     only, first = file_runtime(image), None
     for name in RUNTIMES:
         path = shutil.which(name, path=env.get("PATH", os.defpath) if env else None)
@@ -139,7 +143,8 @@ def find(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | Non
 
 
 def require(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | None" = None) -> "dict[str, Any]":
-    """Returns the same as find(). Raises Refused if there is no runtime for the image, or if it does not respond."""
+    """Returns the same as find(). Raises Refused if there is no runtime for the image, or if the runtime does not
+    work."""
     answer = find(image, env, workdir)
     if answer is None:
         raise Refused("no container runtime for image %s" % image, to_install(image))
@@ -147,7 +152,7 @@ def require(image: str, env: "Mapping[str, str] | None" = None, workdir: "str | 
 
 
 def known(answer: "dict[str, Any]") -> "dict[str, Any]":
-    """Returns its argument, a result of find(). Raises Refused if it is unknown whether the runtime has the image."""
+    """Returns `answer`, a result of find(). Raises Refused if it is unknown whether the runtime has the image."""
     if "id" not in answer:
         why = "%s does not answer: %s" % (answer["runtime"], answer["why"])
         raise Refused(why, "try it there: %s images" % answer["path"])

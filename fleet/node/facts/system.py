@@ -20,7 +20,7 @@ def text(path: str) -> str:
 
 
 def find(pattern: str, string: str) -> "str | None":
-    """Returns the first group of the first match in any line, or None."""
+    """Returns the first group of the pattern's first match in any line. Returns None without a match."""
     found = re.search(pattern, string, re.M)
     return found.group(1).strip() if found else None
 
@@ -58,7 +58,7 @@ def hardware() -> "dict[str, Any]":
             "swap_total": swap,
             "swap_used": swap - memory.get("SwapFree", 0),
         },
-        # counted on the PCI bus, whether or not a driver knows them
+        # NVIDIA's GPUs on the PCI bus, including those that the driver does not know
         "pci_gpus": len(
             [
                 d
@@ -70,14 +70,15 @@ def hardware() -> "dict[str, Any]":
 
 
 def limits() -> "dict[str, Any]":
-    """Returns the soft limits of this SSH session, which a run that it starts inherits."""
+    """Returns the soft limits of this SSH session. A run that the session starts inherits these limits."""
     limits = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK, "nproc": resource.RLIMIT_NPROC}
     soft = {name: resource.getrlimit(which)[0] for name, which in limits.items()}
     return {"limits": {name: "unlimited" if value == resource.RLIM_INFINITY else value for name, value in soft.items()}}
 
 
 def disk(name: str, path: str) -> "dict[str, Any]":
-    """Returns the free space at path, or at the nearest parent folder that exists."""
+    """Returns the facts of the disk at path. If path does not exist, they are those of the nearest parent folder that
+    does. name: the disk's key in the facts."""
     path = os.path.abspath(os.path.expanduser(path))
     there = nearest_folder(path)
     stat = os.statvfs(there)
@@ -90,7 +91,7 @@ def disk(name: str, path: str) -> "dict[str, Any]":
                 "writable": os.access(there, os.W_OK | os.X_OK),
                 "free": stat.f_bavail * stat.f_frsize,
                 "total": stat.f_blocks * stat.f_frsize,
-                "inodes": stat.f_favail if stat.f_files else None,  # some file systems have as many as they need
+                "inodes": stat.f_favail if stat.f_files else None,  # None: the file system makes as many as needed
                 "type": kind,
                 "source": source,
             }
@@ -99,7 +100,8 @@ def disk(name: str, path: str) -> "dict[str, Any]":
 
 
 def own_disk() -> "dict[str, Any]":
-    """Returns the disk of ~/.fleet if it is not the home's, and what prevents folders of runs there."""
+    """Returns the facts of ~/.fleet's disk, if it is not the home's disk. Also returns "no_runs": the path that
+    prevents fleet from making folders of runs, or None."""
     home, own = os.path.expanduser("~"), below_home()
     apart = os.path.isdir(own) and os.stat(own).st_dev != os.stat(home).st_dev
     return dict(disk("fleet", own) if apart else {}, no_runs=no_room_for(runs_root()))

@@ -1,4 +1,5 @@
-"""Finds the interpreter, packages and compilers in the environment after `activate`, and NVIDIA's driver."""
+"""Finds the interpreter, packages and compilers in the environment of training, and NVIDIA's driver. A shell line of
+the inventory, `activate`, sets that environment up."""
 
 import glob
 import hashlib
@@ -18,14 +19,15 @@ from fleet.node.facts.environment import enter, job_env, working_folder
 from fleet.node.facts.system import find, text
 from fleet.protocol.environment import activating
 
-# options that print the version: gcc before 7 has only -dumpversion; later ones print only the first number for that
+# options that print the version, and its pattern. gcc before 7 knows only -dumpversion. For -dumpversion later ones
+# print only the first number, so they need -dumpfullversion
 GCC = (["-dumpfullversion", "-dumpversion"], r"^(\d+(?:\.\d+)*)$")
 READ = re.compile(
     r"(TORCH|PYTORCH|NCCL|CUDA|GLOO|OMP|MKL|KMP|PYTHON|LD_|HF_|UCX|NVIDIA)|(https?|all|no|ftp)_proxy$", re.I
 )
-INSIDE_SECONDS = 60
-NOT_STARTED = (125, 126, 127)  # exit codes of a runtime's client
-# a program in a container ends by itself, even if the client is killed
+INSIDE_SECONDS = 60  # a program in a container ends after this time at the latest
+NOT_STARTED = (125, 126, 127)  # exit codes of a runtime's client if it could not start the program
+# Python text before a program in a container: it ends the program after INSIDE_SECONDS, even if the client is killed
 ENDS = "import faulthandler; faulthandler.dump_traceback_later(%d, exit=True)\n" % INSIDE_SECONDS
 WHICH = "import shutil, sys; print(shutil.which(sys.argv[1]) or '')"
 NINJA = (["--version"], r"^(\d+(?:\.\d+)*)")
@@ -41,12 +43,13 @@ def driver() -> "dict[str, Any]":
 
 
 def versions(**tools: "dict[str, str | None]") -> "dict[str, str | None]":
-    """Returns the version of each tool, None for a missing tool. A tool that prints no version is omitted."""
+    """Returns the version of each tool, and None for a missing tool. Omits a tool that prints no version."""
     return {name: tool.get("version") for name, tool in tools.items() if not tool or tool["version"]}
 
 
 class Tools:
-    """Runs tools in the environment of training. activate() sets that up; all other methods wait for it."""
+    """Runs tools in the environment of training. activate() sets up that environment; all other methods wait until it
+    has. found: the result of container(), once it is known."""
 
     def __init__(self, spec: "values.Training") -> None:
         self.spec = spec
@@ -56,7 +59,7 @@ class Tools:
         self.found: dict[str, Any] | None = None
 
     def container(self) -> "dict[str, Any] | None":
-        """Returns the runtime for the spec's image, see runtimes.find(), or None if the spec has no image."""
+        """Returns the runtime for the spec's image, as runtimes.find() does. Returns None if the spec has no image."""
         self.activated.wait()
         image = self.spec.get("container")
         with self.lock:
@@ -71,7 +74,7 @@ class Tools:
         return found is not None and not found.get("id")
 
     def run(self, argv: "list[str]", env: "dict[str, str]", cwd: "str | None" = None) -> "tuple[int, str, str]":
-        """Does the same as ask.run() for [an interpreter, "-c", ...], in the container if there is one."""
+        """Runs [an interpreter, "-c", program, ...] as ask.run() does, in the spec's container if it has one."""
         found = self.container()
         if found is None:
             return run(argv, env, cwd)
@@ -91,14 +94,15 @@ class Tools:
         return status, out, err
 
     def executable(self, name: str) -> "str | None":
-        """Returns the path at which the training command finds a program."""
+        """Returns the path at which the training command finds a program, or None."""
         path, env = self.environment()
         if self.container() is None:
             return self.tool(name, env=env)
         return last_line(self.run([path, "-c", WHICH, name], env)[1]) or None
 
     def environment(self) -> "tuple[str, dict[str, str]]":
-        """Returns (path of the training interpreter, "" if there is none; the environment for it and its tools)."""
+        """Returns (path of the training interpreter, environment for the interpreter and its tools). The path is "" if
+        there is no interpreter."""
         self.activated.wait()
         if self.spec.get("container"):
             return self.spec.get("python") or "python3", self.env
@@ -107,9 +111,9 @@ class Tools:
         return path, {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
 
     def inherited(self) -> "dict[str, Any]":
-        """Returns a digest of each variable that torch, NCCL, CUDA, Python, the linker or a proxy client reads, as
-        values may be secret. Variables in the spec's `env` are omitted. "visible": the number of GPUs in
-        CUDA_VISIBLE_DEVICES, None if it is not set."""
+        """Returns {"environment": name -> digest, "visible": the number of GPUs in CUDA_VISIBLE_DEVICES, None if that
+        is not set}. The names are those of variables that torch, NCCL, CUDA, Python, the linker or a proxy client
+        reads, without those in the spec's `env`. It returns digests as values may be secret."""
         env = self.environment()[1]
         ours = self.spec.get("env") or {}
         digests = {
@@ -123,7 +127,7 @@ class Tools:
         return {"environment": digests, "visible": visible}
 
     def first_file(self, places: "list[str]") -> "str | None":
-        """Returns the first path whose $NAMEs are all set. Returns None if that is no file, or if there is none."""
+        """Returns the first of `places` whose $NAMEs are all set, if it is a file. Otherwise returns None."""
         self.activated.wait()
         for place in places:
             path = re.sub(r"\$(\w+)", lambda name: self.env.get(name.group(1), "\0"), place)
@@ -133,7 +137,8 @@ class Tools:
         return None
 
     def tool(self, name: str, *places: str, env: "dict[str, str] | None" = None) -> "str | None":
-        """Returns the path of a tool: on the PATH of `env` (None: after `activate`), then in the folders `places`."""
+        """Returns the path of a tool, or None. Searches the PATH of `env`, then the folders `places`. If `env` is None,
+        it searches the PATH after `activate`."""
         self.activated.wait()
         return shutil.which(name, path=os.pathsep.join(((env or self.env).get("PATH", os.defpath),) + places))
 
@@ -142,7 +147,7 @@ class Tools:
         line = self.spec.get("activate")
         problem = None
         if line:
-            # the line's own output comes before the first NUL
+            # the variables come after the first NUL; before it comes the output of the `activate` line itself
             script = activating(line, "status=$?; printf '\\0'; env -0; exit $status")
             arguments = [self.spec.get("python") or "", self.spec.get("workdir") or "~"]
             status, out, err = run(["bash", "-c", script, "bash"] + arguments, self.env)
@@ -182,10 +187,10 @@ class Tools:
         return {"imports": imports(path, env, modules, self.run) if path and not self.lacks_image() else {}}
 
     def module(self, name: str, workdir: str) -> "str | None":
-        """Returns the file that `python -m name` would run in `workdir`, or the archive that holds it, or
-        None."""
+        """Returns the file that `python -m name` would run in `workdir`. If an archive holds the file, returns the
+        archive. Returns None if there is no such module."""
         path, env = self.environment()
-        try:  # in `workdir`, because PYTHONPATH may be relative
+        try:  # the interpreter runs in `workdir`, because PYTHONPATH may have relative paths
             out = self.run([path, "-c", FIND_MODULE, name, workdir], env, workdir)[1] if path else ""
         except OSError:
             out = ""
@@ -194,8 +199,8 @@ class Tools:
     def program(
         self, env: "dict[str, str]", name: str, arguments: "list[str]", pattern: str, *places: str
     ) -> "dict[str, str | None]":
-        """Returns {"path", "version"} of a tool, {} if it is missing. version: None if no line of its output
-        matches `pattern`."""
+        """Returns {"path", "version"} of a tool, or {} if the tool is missing. The version is None if no line of the
+        tool's output matches `pattern`. arguments: options that make the tool print its version. places: see tool()."""
         path = self.tool(name, *places, env=env)
         try:
             return {"path": path, "version": find(pattern, run([path] + arguments, env)[1])} if path else {}
@@ -203,13 +208,14 @@ class Tools:
             return {"path": path, "version": None}
 
     def compiler(self, env: "dict[str, str]", name: str, variable: str) -> "dict[str, str | None]":
-        """Returns the compiler that torch would use: that of the variable `variable` if it is set, otherwise `name`.
-        clang's version is None, as it cannot be compared with gcc's."""
+        """Returns {"path", "version"} of the compiler that torch would use. That is the program in the environment
+        variable `variable` if it is set, otherwise `name`. A clang's version is None: it is not comparable to gcc's."""
         found = self.program(env, (env.get(variable, "").split() or [name])[0], *GCC)
         return dict(found, version=None) if "clang" in (found.get("path") or "") else found
 
     def nvcc(self, env: "dict[str, str]") -> "dict[str, str | None]":
-        """Returns the nvcc that torch would use: in CUDA_HOME or CUDA_PATH, else on the PATH, else in /usr/local."""
+        """Returns {"path", "version"} of the nvcc that torch would use: the first one of CUDA_HOME or CUDA_PATH, the
+        PATH, and /usr/local."""
         home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
         first = dict(env, PATH="%s/bin:%s" % (home, env.get("PATH", os.defpath))) if home else env
         return self.program(first, "nvcc", ["--version"], r"release (\d+(?:\.\d+)*)", "/usr/local/cuda/bin")
@@ -224,7 +230,7 @@ class Tools:
         return dict(versions(cuda_toolkit=self.nvcc(env)), compilers=versions(**compilers))
 
     def nccl(self) -> "dict[str, Any]":
-        """Returns the version of the system's NCCL, from its file name. The one in torch is in facts["torch"]."""
+        """Returns the version of the system's NCCL, from its file name. The fact "torch" has that of torch's NCCL."""
         self.activated.wait()
         folders = self.env.get("LD_LIBRARY_PATH", "").split(":") + [
             "/usr/lib/%s-linux-gnu" % platform.machine(),

@@ -1,7 +1,7 @@
 """Finds the address of this node that its ranks use in a run, and the name of its interface for gloo and NCCL.
 
-gloo and NCCL take the name of an interface, and listen at the first address that getifaddrs() has for that name. So an
-address can be used only if it is the first one of its interface.
+gloo and NCCL take the name of an interface, and listen at the first address that getifaddrs() has for that name. So
+ranks can use an address only if it is the first one of its interface.
 """
 
 import errno
@@ -17,15 +17,15 @@ REACHED = "set 'data_address' of %s to the address the other nodes reach it at"
 
 
 def resolve(address: str) -> str:
-    """Returns the numeric address that a name or address has on this node. Raises OSError."""
+    """Returns the numeric address that a name or address has on this node. Raises OSError if the name is unknown."""
     try:
         return socket.getaddrinfo(address, None, 0, socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
-    except UnicodeError as error:  # as of "a..b"
+    except UnicodeError as error:  # a text such as "a..b" cannot be a name
         raise OSError(errno.EINVAL, "it can be no name") from error
 
 
 def source_towards(address: str) -> str:
-    """Returns this node's own address on the route to an address. Sends nothing. Raises OSError if there is no
+    """Returns the own address from which this node sends to `address`. Sends nothing. Raises OSError if there is no
     route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -47,8 +47,9 @@ def is_here(name: str) -> bool:
 
 
 def named(value: str, own: "list[Held]") -> "Held | None":
-    """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names. The value lists prefixes of
-    names; after '=' whole names; after '^' the interfaces to leave out."""
+    """Returns the first address of the interfaces that a value of NCCL_SOCKET_IFNAME names. Returns None if there is
+    none. The value lists prefixes of names. If it begins with '=', it lists whole names; with '^', it lists the
+    interfaces to leave out. own: the addresses of this node."""
     names = value.lstrip("^=").split(",")
     for held in own:
         fits = held.label in names if value[:1] == "=" else held.label.startswith(tuple(filter(None, names)))
@@ -58,7 +59,7 @@ def named(value: str, own: "list[Held]") -> "Held | None":
 
 
 def nccl_conf() -> "dict[str, str]":
-    """Returns the variables of NCCL's own files, which NCCL reads if the environment does not have them."""
+    """Returns the variables in NCCL's own files. NCCL uses these variables if the environment does not have them."""
     found: dict[str, str] = {}
     for path in ("/etc/nccl.conf", os.path.expanduser("~/.nccl.conf")):
         for line in text(path).splitlines()[:100]:
@@ -69,8 +70,8 @@ def nccl_conf() -> "dict[str, str]":
 
 
 def variables(held: Held, own: "list[Held]") -> "dict[str, str]":
-    """Returns the variables of gloo and NCCL for an interface. NCCL's has a '=' if another interface's name begins with
-    this one's; gloo takes whole names only."""
+    """Returns the variables that make gloo and NCCL use an interface. gloo takes a whole name, and NCCL a prefix. So
+    NCCL's value begins with '=' if another interface's name begins with this one's."""
     longer = any(each.label != held.label and each.label.startswith(held.label) for each in own)
     return dict(zip(NAMES, (held.label, "=" * longer + held.label)))
 
@@ -80,8 +81,9 @@ def given(spec: "dict[str, Any]") -> "list[str]":
 
 
 def chosen(spec: "dict[str, Any]", env: "Mapping[str, str]", own: "list[Held]") -> "Held | None":
-    """Returns the address of the interface that this node's variables name. Variables that the user gave this run go
-    over a data_address; those of startup files and of NCCL's own files count only without one."""
+    """Returns the address of the interface that this node's variables name, or None. Variables that the user gave this
+    run have precedence over a data_address. Variables of startup files and of NCCL's own files count only if the node
+    has no data_address. env: the environment of training. own: the addresses of this node."""
     names = given(spec)
     if not names and not spec["way"]["own"]:
         names = [*NAMES]
@@ -92,9 +94,9 @@ def chosen(spec: "dict[str, Any]", env: "Mapping[str, str]", own: "list[Held]") 
 
 
 def network(spec: "dict[str, Any]", env: "Mapping[str, str]") -> "dict[str, Any]":
-    """Returns {"network": facts}. spec: {"way": {"master": its address, "is_master": bool, "own": this node's
-    data_address or null, "other": another node's address (the master's, except on the master), or null}}. The facts'
-    "advertised" is the address at which gloo and NCCL will listen."""
+    """Returns {"network": facts}; Way in protocol/messages/facts.py describes the facts. spec: {"way": {"master": the
+    master's address, "is_master": whether this node is the master, "own": this node's data_address or null, "other":
+    another node's address (the master's, except on the master), or null}}."""
     way, own = spec["way"], addresses()
     facts: dict[str, Any] = dict.fromkeys(("master", "address", "interface", "advertised", "nccl", "error", "hint"))
     try:

@@ -11,7 +11,7 @@ from fleet.protocol.state import FINAL
 if TYPE_CHECKING:
     from fleet.node.gang.gang import Parts
 
-SETTLE_SECONDS = 4.0
+SETTLE_SECONDS = 4.0  # after the last rank's end: so long nodes may take to start further ranks
 HANG_SECONDS = 8.0  # so long ranks may take to notice by themselves that another one is gone
 
 
@@ -27,8 +27,8 @@ class Turn(NamedTuple):
 
 
 class ElasticGang(Gang):
-    """Applies the rule. least: the number of nodes that must be left. away: hosts that were lost and are not back. The
-    run cannot go on without the first node, as ranks meet there."""
+    """Applies the rule of an elastic run. least: the number of nodes that must be left. away: hosts that were lost and
+    are not back. The run cannot go on without the node with rank 0, as ranks meet there."""
 
     def __init__(self, nodes: "Parts", least: int) -> None:
         Gang.__init__(self, nodes)
@@ -36,7 +36,7 @@ class ElasticGang(Gang):
         self._since: dict[str, float] = {}  # host that is away -> when that became known; NEVER: it is dealt with
 
     def look(self, now: float) -> Turn:
-        """Returns the next actions. Is called several times a second. now: of a monotonic clock."""
+        """Returns the next actions. Must be called several times a second. now: seconds of a monotonic clock."""
         went = [host for host in self.away if host not in self._since]
         renew: list[str] = []
         self._since = {host: self._since.get(host, now) for host in self.away}
@@ -81,7 +81,7 @@ class ElasticGang(Gang):
         )
 
     def dead_end(self) -> "run.Verdict | None":
-        # why failed or renewed ranks can never go on; None: there are no such ranks, and the run is done
+        # returns why failed or renewed ranks can never go on; None if there are no such ranks, and the run is done
         if not any(self.nodes[host].ends for host in self.able):
             return None
         for it in Gang.rank_failures(self, lambda end: False):
@@ -99,7 +99,7 @@ class ElasticGang(Gang):
         reason = Gang.node_status(self, host, status)
         node = self.nodes[host]
         for_good = node.state == "exited" and not status.get("signal")  # an agent that fails closes the rendezvous
-        if reason is None or for_good or status.get("end") is not None:  # another head stopped it
+        if reason is None or for_good or status.get("end") is not None:  # an "end": another head stopped the run
             return reason
         return self._without(host, reason)
 
@@ -126,8 +126,8 @@ class ElasticGang(Gang):
         return [it.host for it in there if all(it.clock.here(end.time) <= since for end in it.ends.values())]
 
     def back(self, host: str, part: "tuple[int, Sequence[int]] | None" = None) -> None:
-        """Adds a host again, as if it had just been started. part: its node rank and ranks, if they have changed or the
-        host is new."""
+        """Adds a host again, as if it had just been started. part: the host's node rank and ranks, if these have
+        changed or the host is new."""
         self.away.discard(host)
         self.absent.discard(host)
         self.nodes[host] = NodeState(host, *(part or (self.nodes[host].node_rank, self.nodes[host].ranks)))

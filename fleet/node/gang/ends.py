@@ -1,5 +1,5 @@
-"""Has values that describe how ranks, nodes and runs end. Times are seconds since the epoch, by the clock of a node or
-of the run's leader."""
+"""Defines values that describe how ranks, nodes and runs end. Times are seconds since the epoch, by the clock of a node
+or of the run's leader."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,8 @@ CLOCK_SECONDS = 600.0  # so long a message counts for the offset of a node's clo
 TAIL_BYTES = 4096  # the longest text in a verdict
 SIGTERM = 15
 INTERRUPTED = "interrupted"
-BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}  # what -> by; else "failure"
+# `what` of a Failure -> `by` of its verdict; any other `what` -> "failure"
+BY = {"link": "lost", "node": "lost", "stalled": "stall", "lease": "lease"}
 BY_HAND = ("interrupt", "stop", "queue")  # values of "by" that are no failure
 # causes for which a node ends its part by itself -> the exit code; see node/base/run_folder.py
 OWN_CAUSES = {
@@ -36,9 +37,9 @@ def ranks_text(ranks: "Iterable[int]") -> str:
 
 class Clock:
     """Estimates the offset between a node's clock and the leader's: the smallest (received - sent) of recent messages.
-    It includes the latency. Only recent messages count, as two clocks drift apart by seconds during a run of days.
+    This offset includes the latency. Older messages are ignored, as two clocks drift apart by seconds in some days.
 
-    fastest: (received, received - sent) of each message without a faster one after it.
+    fastest: (received, received - sent) of each recent message after which no faster one came.
     """
 
     def __init__(self) -> None:
@@ -56,9 +57,9 @@ class Clock:
 
 class RankEnd(NamedTuple):
     """Describes how a rank ended. status: exit code or None. signal: its number or None. time: on the node's clock.
-    begins: bytes in its stdout's and stderr's logs that earlier attempts wrote. asked: it ended after any head had
-    stopped the run. signalled: it ended after its engine had sent it a signal. until: bytes in its stderr's log when
-    SIGTERM came; None: none came. Output after that is a consequence, not a cause."""
+    begins: bytes in the rank's stdout and stderr logs that earlier attempts wrote. asked: the rank ended after any head
+    had stopped the run. signalled: the rank ended after its engine had sent it a signal. until: bytes in its stderr log
+    when SIGTERM came, None if no SIGTERM came. Output after these bytes is a consequence, not a cause."""
 
     host: str
     node_rank: int
@@ -108,7 +109,8 @@ class RankEnd(NamedTuple):
 def run_end(
     by: str, message: str, code: int, host: "str | None" = None, who: str = "", clock: Time = CLOCK
 ) -> "run.Verdict":
-    """Returns the preliminary verdict of a run that is being stopped. by: see Verdict."""
+    """Returns the preliminary verdict of a run that is being stopped. by, code, host, who: see Verdict in
+    fleet/protocol/messages/run.py."""
     return {
         "by": by,  # type: ignore[typeddict-item]
         "host": host,
@@ -128,9 +130,9 @@ def stopped_by(who: str) -> "run.Verdict":
 
 
 class Failure(NamedTuple):
-    """Describes a failure. rank: None if the engine or the node failed. what: one of OWN_CAUSES, "rank", "engine",
-    "node", or "vanished": no end of the rank is known; "link": all nodes at once; "stalled": no rank writes any more.
-    tail: the rank's last lines."""
+    """Describes a failure. time: on the leader's clock. rank: None if the engine or the node failed. what: "rank",
+    "engine", "node", one of OWN_CAUSES, "vanished" (no end of the rank is known), "link" (all nodes were lost at once)
+    or "stalled" (no rank writes any more). tail: the rank's last lines."""
 
     host: str
     node_rank: int
@@ -162,10 +164,11 @@ class Failure(NamedTuple):
 
 
 class NodeState:
-    """Holds the facts about one node. ranks: those that it was to run. ends: how they ended, by rank and attempt.
-    status: its supervisor's last report. lost: when its last message came (leader's clock), if it was given up; why:
-    the reason for that. ended: all its output is here, or never will be. In an elastic run, up: the number of live
-    ranks there, and the time of that count on its clock; done: local ranks whose last end was with 0, by themselves."""
+    """Holds the facts about one node. ranks: the ranks that it has to run. ends: how its ranks ended, by (rank,
+    attempt). status: its supervisor's last report. lost: None, or for a node that was given up the time of its last
+    message (leader's clock); why: the reason. ended: all its output has come, or will never come. In an elastic run,
+    up: how many of its ranks are alive, and the time of that count on its clock; done: the local ranks that last ended
+    with exit code 0, and not by a signal of their engine."""
 
     def __init__(self, host: str, node_rank: int, ranks: "Sequence[int]" = ()) -> None:
         self.host, self.node_rank, self.ranks = host, node_rank, ranks
@@ -190,12 +193,12 @@ class NodeState:
 
     @property
     def began(self) -> float:
-        """Returns when this node began to end its part, on the leader's clock, or about 0 if it has not reported it."""
+        """Returns when this node began to end its part, on the leader's clock, or about 0 if it sent no report yet."""
         return self.clock.here(self.status.get("began") or self.status.get("time", 0.0))
 
     @property
     def engine_code(self) -> int:
-        """Returns the exit code of the engine's process: 128+n for a signal; 0 also while it is unknown."""
+        """Returns the exit code of the engine's process: 128+n after signal n, and 0 while the code is unknown."""
         signal = self.status.get("signal")
         return 128 + signal if signal else self.status.get("engine_status") or 0
 
@@ -210,7 +213,7 @@ class NodeState:
         up, when = self.up
         return 0 < len(self.ranks) <= (up or 0) and when > time
 
-    # -- the failure by which it ended the run --------------------------------------------------------------
+    # -- the failure by which this node ended the run -------------------------------------------------------
     def of_engine(self) -> Failure:
         signal = self.status.get("signal")
         return Failure(self.host, self.node_rank, self.engine_code, self.began, signal=signal, what="engine")

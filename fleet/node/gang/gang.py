@@ -1,8 +1,8 @@
 """Implements the gang rule: decides from the messages of an attempt's nodes whether all must stop, and which failure
 came first.
 
-`Clock` converts times of nodes to the leader's clock, so that they can be compared. An elastic run (`--nnodes MIN:MAX`,
-least > 0) has another rule, see elastic.py.
+`Clock` converts times of nodes to the leader's clock, so that times of different nodes can be compared. An elastic run
+(`--nnodes MIN:MAX`, least > 0) has another rule, see elastic.py.
 """
 
 from fleet.node.base.types import TYPE_CHECKING, Callable, Mapping, Sequence, run
@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 class Gang:
     """Collects messages, and decides two things: whether all nodes must stop now (`receive`, `node_lost`), and what
-    failed first (`first`). nodes: host -> (node rank, its ranks)."""
+    failed first (`first`). nodes: host -> (node rank, ranks of that node)."""
 
     least = 0  # in an elastic run: the number of nodes that must be left
 
@@ -26,7 +26,7 @@ class Gang:
         self.nodes = {host: NodeState(host, *part) for host, part in nodes.items()}
         self.away: set[str] = set()  # lost nodes without which the run goes on
         self.absent: set[str] = set()  # nodes in `away` that have never been there
-        self.unknown: set[str] = set()  # nodes that have not responded, which does not end a run
+        self.unknown: set[str] = set()  # nodes that have not responded; the run does not end because of them
         self.link_is_whole = False  # the leader's link works, even if all nodes are lost: other hosts respond
         self.needed = ""  # why the run cannot go on without a lost node
         self.stopped_at: float | None = None
@@ -93,17 +93,17 @@ class Gang:
         return None
 
     def node_lost(self, host: str, last_received: float, why: "run.Why | None" = None) -> "run.Verdict | None":
-        """Records that a node is given up, and returns a reason to stop all nodes. last_received: the time of its last
-        message, on the leader's clock."""
+        """Records that a node is given up, and returns a reason to stop all nodes. last_received: when the node's last
+        message came, on the leader's clock."""
         node = self.nodes[host]
         node.lost, node.why = last_received, why
         return node.of_lost().reason("%s was lost" % host + (": " + why["message"] if why else ""))
 
     # -- what failed first ----------------------------------------------------------------------------------
     def first(self, collateral: "Callable[[RankEnd], bool]" = lambda end: False) -> "Failure | None":
-        """Returns the earliest failure of all nodes that was no consequence of a stop, or None if all went well.
+        """Returns the earliest failure of all nodes that was no consequence of a stop, or None if there is no failure.
 
-        collateral: returns whether a rank failed only as a consequence of another failure.
+        collateral: a function that returns whether a rank failed only as a consequence of another failure.
         """
         if self.stall is not None:
             return self.stall
@@ -136,8 +136,8 @@ class Gang:
         return node.state in ("stopped", "lost") and not why and self._before_stop(node.began)
 
     def _own_cause(self, node: NodeState) -> "str | None":
-        """Returns the node's cause, unless it is a consequence of the leader's stop (on a full disk a stop is a signal,
-        too)."""
+        """Returns the node's cause, or None if it is a consequence of the leader's stop. On a full disk a stop is sent
+        as a signal, so that a node may report "signal" as its cause."""
         return node.cause if node.cause == "supervisor" or self._before_stop(node.began) else None
 
     def _explained(self, end: RankEnd, when: float, cause: "str | None") -> bool:

@@ -3,16 +3,16 @@
 from fleet.node.base.types import Mapping, Sequence
 from fleet.node.gang.gang import NEVER
 
-EARLY_SECONDS = 60.0  # a report follows if ranks go on for so long after another one has ended well
+EARLY_SECONDS = 60.0  # a report follows if ranks go on for so long after another rank has ended with exit code 0
 QUIET_SECONDS = 300.0  # a report follows if no rank writes for so long
-MUTE_SECONDS = 900.0  # the same before the first output, for imports and compilation
+MUTE_SECONDS = 900.0  # the same before any rank's first output, as imports and compilation take long
 GAP_SECONDS = 3.0  # after a longer gap between two calls, this machine was asleep, and output may not be read yet
 
 
 class Silence:
     """Decides which silent nodes are lost. A node that is silent for `patience` seconds is lost. If all nodes are
-    silent, even if there is only one, and none refuses a connection, the fault is this machine's link, or its sleep.
-    Then they are lost only after `lease` seconds, for which they go on without a head (None: for ever).
+    silent (even a single one), and none refuses a connection, this machine's link is at fault, or the machine was
+    asleep. Then the nodes are lost only after `lease` seconds, for which they go on without a head (None: for ever).
 
     alone: all nodes are silent now, for longer than `patience`."""
 
@@ -22,8 +22,8 @@ class Silence:
         self._last = -NEVER  # the last time at which all were silent
 
     def over(self, since: "Mapping[str, float | None]", now: float, wait: bool) -> "dict[str, float]":
-        """Returns the hosts that are lost -> the seconds for which each was silent. since: host -> when its silence
-        began, None if it is not silent. wait: False if one refuses a connection, or if all are being stopped."""
+        """Returns {lost host: the seconds for which it was silent}. since: host -> when its silence began, or None if
+        the host is not silent. wait: False if a host refuses a connection, or if all nodes are being stopped."""
         times = [began for began in since.values() if began is not None]
         together = wait and len(times) == len(since) > 0
         self.alone = False
@@ -47,9 +47,10 @@ class Watch:
         self._looked = 0.0
 
     def look(self, now: float, spoke: float, ends: "Sequence[float]", running: int, blind: bool) -> "str | None":
-        """Returns the report that is due: "early", "straggler", "silent", "stalled", or None. spoke: when a rank last
-        wrote anything; 0: not yet. ends: when ranks ended well, if none is started again. running: how many other ranks
-        there are. blind: output of ranks may not be visible here."""
+        """Returns the report that is due, or None: "early" (a rank ended well, others go on), "straggler" (most ranks
+        have ended, the rest are silent), "silent", or "stalled" (silent for `timeout`). spoke: when a rank last wrote
+        anything; 0: not yet. ends: when ranks ended well; empty if the engine may start ranks again. running: how many
+        other ranks there are. blind: output of ranks may not be visible here."""
         if blind or now - self._looked > GAP_SECONDS:
             self.since = now
         self._looked = now
@@ -74,7 +75,8 @@ class Watch:
         return kind
 
     def still_stalled(self, quiet: float) -> bool:
-        """Returns whether a reported stall still lasts. If it does not, the next stall is reported again."""
+        """Returns whether a reported stall still lasts. If not, the next stall is reported again. quiet: the seconds
+        since the last progress."""
         self._stalled = self.timeout is not None and quiet >= self.timeout
         return self._stalled
 

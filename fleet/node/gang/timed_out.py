@@ -1,5 +1,5 @@
-"""Recognises a rank that waited for others until it timed out. Then the run is stopped only after it is known where the
-other ranks are, see follow/stalls.py. It has no side effects."""
+"""Recognises a rank that waited for others until it timed out. A run with such a rank is stopped only after the leader
+knows where the other ranks are, see follow/stalls.py. This module has no side effects."""
 
 import re
 
@@ -10,7 +10,7 @@ NAMED = (
     r"wait timeout after \d+ms, keys: /default_pg/\d+//\w+//\d+/(\d+)\b"
 )
 HOLD_SECONDS = 10.0  # from the first rank's timeout to the stop: so long others time out, and missing ranks are found
-# these are compiled when they are needed: a run that ends well needs none
+# these texts are compiled when they are needed, as a run that ends well needs none
 _TIMED_OUT = TIMED_OUT + "|" + NAMED + r"|Timed out after [^\n]{1,40}? waiting for clients"
 # a traceback that is not chained to the text above it
 _RAISED = (

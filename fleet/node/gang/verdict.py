@@ -1,7 +1,7 @@
 """Decides how a run ended: the verdict, and its first failure in a sentence. The run's leader decides it once.
 
-It names the root cause, not a consequence. If a node ended its part by itself, its ranks' ends are consequences. A rank
-that only reports another one's failure is skipped, if `Outputs` can recognise that.
+The verdict names the root cause, not a consequence. If a node ended its part by itself, its ranks' ends are
+consequences. A rank that only reports another rank's failure is skipped, if `Outputs` can recognise that.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ MOST = 3  # items that a sentence lists
 
 
 class About(NamedTuple):
-    """Holds the facts of a run for its verdict. without: hosts that have no such run. ended: the recorded end, if the
-    run was over before this process attached to it."""
+    """Holds the facts of a run for its verdict. without: hosts that have no such run. ended: the recorded verdict if
+    the run was over before this process attached to it, otherwise None."""
 
     run_id: str
     engine: str
@@ -30,7 +30,8 @@ class About(NamedTuple):
 
 
 class Outputs:
-    """Interprets the output of ranks. This base class interprets nothing. texts: the last lines of some ranks."""
+    """Interprets the output of ranks. This base class recognises nothing in it. texts: (host, rank) -> {"tail": the
+    last lines of that rank, ...}."""
 
     def __init__(self, texts: "Mapping[tuple[str, int], Mapping[str, str]] | None" = None) -> None:
         self.texts = texts or {}
@@ -49,8 +50,8 @@ class Outputs:
 
 
 def decide(about: About, gang: Gang, outputs: Outputs) -> "run.Verdict | None":
-    """Returns how the run ended, by the messages of its nodes, or None if some have not responded and none has a
-    verdict."""
+    """Returns how the run ended, from the messages of its nodes. Returns None if some nodes have not responded, and no
+    node has a verdict."""
     lost = {host for host, node in gang.nodes.items() if node.lost is not None}
     why = gang.end
     end = why if why is not None and (gang.by_hand or about.ended is not None) else _found(about, gang, outputs)
@@ -94,8 +95,8 @@ def is_well(gang: Gang, node: NodeState) -> bool:
 
 
 def status_of(gang: Gang, node: NodeState) -> "int | None":
-    """Returns the exit code of a node's part: that of its first failed rank, else of its engine; None: it is not known
-    to have ended."""
+    """Returns the exit code of a node's part: that of its first failed rank, or of its engine if no rank failed.
+    Returns None if the part is not known to have ended."""
     ends = sorted(node.ends.values(), key=lambda end: end.time)
     failed = [end.exit_code for end in ends if end.failed and not gang.least]
     return (failed or [node.engine_code])[0] if node.state in FINAL else None
@@ -108,7 +109,7 @@ def rank_ends(node: NodeState) -> "dict[int, dict[str, int | None]]":
 
 
 def leftovers_text(gang: Gang) -> str:
-    """Returns a text about processes that successful scripts have left, and that fleet had to end, or ""."""
+    """Returns a text about processes that successful scripts left and that fleet had to end; "" if there are none."""
     found = [it for node in gang.nodes.values() for it in node.status.get("behind") or ()]
     count, ranks = sum(it["count"] for it in found), ranks_text(it["rank"] for it in found)
     which = ", ".join(list(dict.fromkeys(line for it in found for line in it["commands"]))[:MOST])
@@ -122,8 +123,8 @@ def killed(gang: Gang) -> "list[int]":
 
 
 def own_link(gang: Gang) -> "Failure | None":
-    """Returns the failure of the leader's own link, or None. It has failed if all of several nodes fell silent at once,
-    and no other host responds."""
+    """Returns the failure of the leader's own link, or None. The link has failed if all of several nodes fell silent at
+    once, and no other host responds."""
     cut = [node for node in gang.nodes.values() if node.why is not None and node.why["kind"] == "lost"]
     lost = [node.lost for node in cut if node.lost is not None]
     if gang.link_is_whole or len(lost) < 2 or len(lost) < len(gang.nodes) or max(lost) - min(lost) > LINK_SECONDS:
@@ -164,11 +165,11 @@ LONG_SECONDS = 60.0  # a failure after a longer attempt is not quick
 
 
 class Attempts(NamedTuple):
-    """Counts how often a run was started again. After a failure the whole gang is started again, up to --max-restarts
-    times. After the loss of nodes it is started with spares in their places, as long as there are spares.
+    """Counts how often a run was started again. After a failure all nodes start again, up to --max-restarts times. If
+    nodes were lost, spares take the places of these nodes, as long as there are enough spares.
 
-    most: --max-restarts. restarts: failures so far. quick: the last consecutive failures that came soon after a start.
-    replaces: spares replace lost nodes in this attempt."""
+    most: --max-restarts. restarts: failures so far. quick: how many of the last failures in a row came soon after a
+    start. replaces: spares replace lost nodes in this attempt."""
 
     most: int = 0
     restarts: int = 0
@@ -178,8 +179,9 @@ class Attempts(NamedTuple):
     def after(
         self, verdict: "run.Verdict | None", lost: int, spares: int, lasted: float, least: int = 0
     ) -> "Attempts | None":
-        """Returns the state for the next attempt, or None if none follows. verdict: of the attempt that ended. lost,
-        spares: numbers of nodes. lasted: its seconds. least: not 0 in an elastic run, whose engine restarts ranks."""
+        """Returns the state for the next attempt, or None if none follows. verdict, lasted: the verdict and the seconds
+        of the attempt that ended. lost, spares: numbers of nodes. least: the fewest nodes of an elastic run, whose
+        engine restarts ranks by itself; otherwise 0."""
         first = verdict and verdict["first"]
         if not first or first["what"] == "link" or least:
             return None

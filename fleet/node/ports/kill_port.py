@@ -1,16 +1,17 @@
 """Finds the processes that listen on TCP and UDP ports, and ends them: /proc/net/tcp{,6} -> socket inode -> /proc/*/fd
 -> process.
 
-spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace": s, "force": bool,
-"approved": [[pid, start ticks, uid]]}; dialled: ports to which the head connects. Sends one J:
+spec: {"ports": [n], "dialled": [n], "op": "scan"}, or {..., "op": "end", "grace": s, "force": true also ends other
+users' processes, "approved": [[pid, start ticks, uid]]}. dialled: ports to which the head connects. Sends one J:
     {"listeners": [{"port", "protocol": "tcp"|"udp", "address", "pid"|null, "start"|null, "uid", "user", "command"|null,
                     "run_id"|null, "live": bool, "age": s|null, "own": bool, "refused": reason|null,
                     "also": ["8080/tcp"]}],
-     "ended": [pid], "reasons": {pid: why not}}      the latter two for "end"; listeners are those still there
-There is one entry for each pair of socket and process. A socket that forks share has several entries; a socket whose
-owner is hidden has pid null. "also": other ports of the process. "own": it belongs to our user. "live": its run is
-alive on this node. Only approved processes are signalled, after a check that pid, start time and owner have not changed
-since they were shown. A process with "refused" is never signalled."""
+     "ended": [pid], "reasons": {pid: why it did not end}}
+The response to "end" also has "ended" and "reasons"; its listeners are those that are left. There is one entry for each
+pair of socket and process: a socket that several processes share has several entries. If the owner of a socket is
+hidden, its pid is null. "also": other ports of the process. "own": the process belongs to our user. "live": the
+process's run is alive on this node. Before fleet signals an approved process, it checks that pid, start time and owner
+are still those that the user saw. It never signals other processes, or a process with "refused"."""
 
 import os
 import pwd
@@ -39,7 +40,8 @@ def user_name(uid: int) -> str:
 
 
 def ancestors(pid: "int | None") -> "list[int]":
-    """Returns a process and all its ancestors. For this process these are the shell, the sshd session, sshd, init."""
+    """Returns the pids of a process and of all its ancestors. This program's ancestors are the shell, the sshd session,
+    sshd and init."""
     line: list[int] = []
     while pid and pid not in line:
         line.append(pid)
@@ -48,9 +50,9 @@ def ancestors(pid: "int | None") -> "list[int]":
 
 
 def way_in(tables: "dict[str, str]", dialled: "set[int]") -> "tuple[set[int], set[int]]":
-    """Returns (the processes that this connection needs, the ports whose listeners it needs). These processes are the
-    ancestors of this program. If the connection comes from a forwarder on this machine, the forwarder and its ancestors
-    also count."""
+    """Returns (pids of the processes that this connection needs, ports whose listeners the connection needs). These
+    processes are this program and its ancestors. If the connection comes from a forwarder on this machine, they also
+    are the forwarder and its ancestors. tables: name -> text of /proc/net/NAME."""
     above = set(ancestors(os.getpid()))
     fields = os.environ.get("SSH_CONNECTION", "").split()
     if len(fields) != 4 or not (fields[1].isdigit() and fields[3].isdigit()):
@@ -70,7 +72,8 @@ def is_live(run: "str | None") -> bool:
 
 
 def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
-    """Returns the listeners, as the module's docstring describes them, sorted by port, protocol, address and pid."""
+    """Returns the listeners on `ports`, as the module's docstring describes them. They are sorted by port, protocol,
+    address and pid."""
     tables = {name: table_of(name) for name in ("tcp", "tcp6", "udp", "udp6")}
     above, ways = way_in(tables, dialled)
     sockets = [
@@ -115,7 +118,8 @@ def scan(ports: "set[int]", dialled: "set[int]") -> "list[dict[str, Any]]":
 
 
 def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "str | None":
-    """Returns why an approved process must not be ended, or None if it may be."""
+    """Returns why fleet must not end an approved process, or None if it may. uid: the owner that the user saw. entry:
+    the process's listener, or None if it does not listen any more."""
     if number_of(pid, b"Uid") != uid:
         return "its owner changed since it was shown"
     if entry is None:
@@ -136,10 +140,10 @@ def judge(pid: int, uid: int, entry: "dict[str, Any] | None", force: bool) -> "s
 def end(
     ports: "set[int]", dialled: "set[int]", approved: "list[list[int]]", grace: float, force: bool
 ) -> "tuple[list[int], dict[int, str]]":
-    """Sends SIGTERM, waits up to `grace` seconds, and sends SIGKILL. Returns ([pids that ended], {pid: why it did
-    not})."""
+    """Sends SIGTERM to the approved processes, waits up to `grace` seconds, and sends SIGKILL. Returns ([pids of ended
+    processes], {pid of another: why it did not end})."""
     listening = {(entry["pid"], entry["start"]): entry for entry in scan(ports, dialled)}
-    # a process that ended by itself is not judged: another process may have its pid now
+    # only processes that still live are judged: another process may have the pid of one that has ended
     there = {pid: (born, uid) for pid, born, uid in approved if start_time(pid) == born}
     judged = {pid: judge(pid, uid, listening.get((pid, born)), force) for pid, (born, uid) in there.items()}
     reasons = {pid: reason for pid, reason in judged.items() if reason}

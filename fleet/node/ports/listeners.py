@@ -1,4 +1,4 @@
-"""Listens on ports, and finds the processes that do: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
+"""Listens on ports, and finds the processes that listen: /proc/net/tcp{,6} -> socket -> /proc/*/fd -> process."""
 
 import os
 import socket
@@ -10,14 +10,15 @@ from fleet.node.base.types import Any
 from fleet.node.base.wire import grouped
 from fleet.protocol.state import is_run_id
 
-TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"  # the last: a UDP socket that is bound, and not connected
-BACKLOG = 1024  # for nodes that connect at the same time
+# states of sockets in /proc/net; UDP_LISTENS is that of a socket which is bound, and not connected
+TCP_IS_OPEN, TCP_LISTENS, UDP_LISTENS = "01", "0A", "07"
+BACKLOG = 1024  # connections that wait to be accepted: many nodes may connect at the same time
 TEXT_LIMIT = 4096  # characters of a command: the head accepts no longer text
 
 
 def listen_everywhere(port: int) -> "socket.socket":
-    """Returns a socket that listens on all interfaces. It sets SO_REUSEADDR, as torch does: a listener on any
-    interface still makes this fail, but connections of an earlier run in TIME_WAIT do not."""
+    """Returns a socket that listens on all interfaces. Raises OSError if another socket listens on the port of any
+    interface. An earlier run's connections in TIME_WAIT do not hinder it, as it sets SO_REUSEADDR, like torch."""
     try:
         listener, address = socket.socket(socket.AF_INET6, socket.SOCK_STREAM), "::"
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -45,8 +46,8 @@ def table_of(name: str) -> str:
 def parse_listeners(
     table: str, ports: "set[int] | None", state: str = TCP_LISTENS
 ) -> "list[tuple[int, str, int, int]]":
-    """Returns [(port, address, uid, inode)] of a text of /proc/net/tcp, tcp6, udp or udp6. Skips invalid lines. ports:
-    None for all."""
+    """Returns [(port, address, uid, inode of the socket)] from the text of /proc/net/tcp, tcp6, udp or udp6. Skips
+    invalid lines. ports: the ports to return; None returns all. state: the state of the sockets to return."""
     found = []
     for line in table.splitlines():
         fields = line.split()
@@ -61,7 +62,7 @@ def parse_listeners(
         except (IndexError, ValueError):
             continue
         if ports is None or port in ports:
-            # 32-bit integers in the machine's byte order
+            # the address is written as 32-bit integers in the machine's byte order
             raw = b"".join(
                 raw[i : i + 4][::-1] if sys.byteorder == "little" else raw[i : i + 4] for i in range(0, len(raw), 4)
             )
@@ -71,15 +72,15 @@ def parse_listeners(
 
 
 def holders(inodes: "list[int]") -> "dict[int, list[int]]":
-    """Returns {socket inode: [pid]} for the processes whose files /proc shows."""
+    """Returns {socket inode: [pid]}. It misses the processes whose open files /proc hides from this user."""
     wanted = {"socket:[%d]" % inode: inode for inode in inodes}
     links = ((link, pid) for pid in pids() for link in {link for _, link in open_files(pid)})
     return grouped((wanted[link], pid) for link, pid in links if link in wanted)
 
 
 def number_of(pid: int, field: bytes) -> "int | None":
-    """Returns the first number of a field in /proc/PID/status (a real uid, a parent's pid), or None if the process is
-    gone."""
+    """Returns the first number of a field in /proc/PID/status: of Uid the real uid, of PPid the parent's pid. Returns
+    None if the process is gone."""
     values = status_of(pid, field)
     return int(values[0]) if values else None
 
@@ -90,7 +91,8 @@ def age(start: int) -> "float | None":
 
 
 def describe(pid: int) -> "dict[str, Any]":
-    """Returns a process's pid, start, uid, age, command and run id, or {} if it is gone."""
+    """Returns {"pid", "start": in clock ticks since boot, "uid", "age": in seconds, "command", "run_id"} of a process.
+    Returns {} if the process is gone."""
     born, uid = start_time(pid), number_of(pid, b"Uid")
     if born is None or uid is None:
         return {}
@@ -107,7 +109,8 @@ def describe(pid: int) -> "dict[str, Any]":
 
 
 def holder(port: int) -> "dict[str, Any] | None":
-    """Returns the process that listens on a port, {"pid", "uid", "command", "run_id", ...}, or None if nothing does."""
+    """Returns describe() of the process that listens on a TCP port, or None if no process does. If the process is
+    hidden, only "uid" is known, and the others are None."""
     tables = [table_of("tcp"), table_of("tcp6")]
     found = [listener for table in tables for listener in parse_listeners(table, {port})]
     held = [pid for own in holders([inode for _, _, _, inode in found]).values() for pid in own]

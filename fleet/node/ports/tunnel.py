@@ -1,7 +1,8 @@
-"""Connects the head to a listener of this node that it cannot reach: sends stdin to it, and its data to stdout.
+"""Connects the head to a listener of this node, which the head cannot reach by itself. Sends stdin to the listener, and
+the listener's data to stdout.
 
-spec: {"addresses": [[address, port]]}; the first one that accepts is used. After the preamble and the spec, both
-directions are plain bytes.
+spec: {"addresses": [[address, port]]}; the first one that accepts is used. After the preamble (protocol/frames.py) and
+the spec, both directions are plain bytes.
 """
 
 import _thread

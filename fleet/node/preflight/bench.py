@@ -1,9 +1,10 @@
 """Runs one benchmark program on this node, and reports a free port at which the nodes' programs can meet.
 
-spec: see fleet/node/facts/tools.py. The first message is {"port"}. The control line {"op": "run", "program": its name,
-null for the training interpreter, "argv": its arguments, "env": {}, "delay": seconds before it starts} starts the
-program. The last message is {"status", "out", "why": its last output line, or ""}; status: null if it cannot be
-started. This process and the program end with the head's connection.
+spec: that of Tools in fleet/node/facts/tools.py. The first message is {"port"}. The control line {"op": "run",
+"program": its name, null for the training interpreter, "argv": its arguments, "env": {variables to add}, "delay":
+seconds before it starts} starts the program. The last message is {"status": exit code, or minus the signal's number, or
+null if the program cannot be started, "out": the end of stdout, "why": the last output line, or ""}. If the head closes
+the connection, this process and the program end.
 """
 
 import queue

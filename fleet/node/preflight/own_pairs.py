@@ -1,5 +1,5 @@
-"""Does the same as preflight/pairs.py, at an address that it finds itself by spec["way"], see facts/way.py. It is
-another program because the modules for that would triple the time of its start."""
+"""Does the same as preflight/pairs.py, but finds the address to listen at by spec["way"] (facts/way.py). This is a
+separate program: the modules that find the address would triple the time in which pairs.py starts."""
 
 import os
 

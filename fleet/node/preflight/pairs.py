@@ -1,17 +1,17 @@
 """Checks which other nodes this one reaches, with large packets, at the addresses that their ranks will have.
 
-spec: {"listen": [addresses of this node], "token": this node's, hex, "seconds": how long the program runs at most}. The
-first message is {"addresses", "ports": [of each address, null if listening there fails], "error": the reason, or null}.
-The control line {"op": "dial", "seconds", "visits": [[numeric address, port, token of that node]]} begins visits. When
-all are over, {"reached": [how], "links": [measurements or null]} is sent, both in the order of the visits; other visits
-may follow. "seconds" of "dial": how long each visit sends, as fast as possible; 0: it sends PACKET_BYTES, and is not
-measured. For the values see fleet/protocol/messages/facts.py. The program listens until its stdin ends, or
-{"op": "done"} comes, or the time is over.
+spec: {"listen": [addresses of this node], "token": this node's token, hex, "seconds": how long the program runs at
+most}. The first message is {"addresses", "ports": [the port at each address, null if listening there fails], "error":
+the reason of a failure, or null}. The control line {"op": "dial", "seconds", "visits": [[numeric address, port, token
+of that node]]} begins visits. When all of them have ended, the program sends {"reached": [how], "links": [measurements
+or null]}, both in the order of the visits. Then the head may begin other visits. "seconds" of "dial" is how long each
+visit sends, as fast as possible. With 0, a visit sends PACKET_BYTES, and is not measured. For the values see
+fleet/protocol/messages/facts.py. The program listens until stdin ends, {"op": "done"} comes, or the time is over.
 
-A visit connects and sends a nonce, and PACKET_BYTES in all. It succeeds when the other program has received them and
-responds with a proof that it has its node's token; so an address that leads back here does not count. A busy node sends
-its proof late, but its kernel acknowledges data. So the network is at fault if data is not acknowledged. Both nodes of
-a pair send.
+A visit connects, and sends PACKET_BYTES that begin with a nonce. It succeeds when the other program has received these
+bytes, and has sent a proof: a digest of the nonce and of the other node's token. So an address that leads back to this
+node does not count. A busy node sends its proof late, but its kernel acknowledges data at once: if data is not
+acknowledged, the network is at fault. Each node of a pair visits the other.
 """
 
 import errno
@@ -26,17 +26,17 @@ from fleet.node.base.wire import send_json
 from fleet.node.preflight.visit import OPEN, PACKET_BYTES, PROOF_BYTES, UNKNOWN, Visit, open_socket, proof
 
 TRIES = 2
-ANSWER_SECONDS = 12.0  # for the responses of busy nodes: less than the head waits for the result of the visits
+ANSWER_SECONDS = 12.0  # how long visits wait for busy nodes: less than the head waits for the result of the visits
 WATCH_SECONDS = 0.05
-MOST_CALLERS = min(512, os.sysconf("SC_OPEN_MAX") // 2)  # the other half of the files is for visits
+MOST_CALLERS = min(512, os.sysconf("SC_OPEN_MAX") // 2)  # half of the descriptors; the other half is for visits
 BACKLOG = 1024
 BUSY = 0.8  # share of a processor: if this process uses more, or less is idle, the processor limits the measurement
-BUFFER = memoryview(bytearray(256 * 1024))  # for what callers send
+BUFFER = memoryview(bytearray(256 * 1024))  # receives the data of all callers
 
 
 def listen_at(address: str) -> socket:
-    """Returns a listener at a port that the kernel chooses. If no interface has the address, as with address
-    translation, it listens on all interfaces. Raises OSError."""
+    """Returns a socket that listens at a port which the kernel chooses. If no interface has the address, the socket
+    listens on all interfaces: address translation may lead here. Raises OSError if listening fails."""
     listener, at = open_socket(address)
     try:
         listener.bind(at)
@@ -59,14 +59,14 @@ def idle_seconds() -> float:
 
 
 class Caller:
-    """Handles a connection that a peer made. Sends a proof once PACKET_BYTES have come that begin with a nonce. Drops
-    all other data."""
+    """Handles a connection that a peer made. Sends a proof for the nonce once PACKET_BYTES have come, which begin with
+    the nonce. Drops all other data. left: how many of these bytes are still to come."""
 
     def __init__(self, fd: int, token: str) -> None:
         self.fd, self.token, self.nonce, self.left = fd, token, b"", PACKET_BYTES
 
     def turn(self) -> bool:
-        """Handles received data. Returns False if the connection is over."""
+        """Receives data, and sends the proof when it is due. Returns False if the connection has ended."""
         try:
             count = os.readv(self.fd, [BUFFER])
             if self.left > 0:
@@ -82,8 +82,10 @@ class Caller:
 
 
 class Pairs:
-    """Handles this node's side of all its pairs: visits others, and serves their visits. open: visits that are under
-    way; callers: connections from others; both by descriptor. dials: the result of visits is due."""
+    """Handles this node's side of all its pairs: visits other nodes, and serves their visits. open: descriptor -> visit
+    that is under way. callers: descriptor -> connection from another node. dials: visits have begun, and their result
+    is not sent yet. orders: control lines that are not carried out yet. bell, ring: ends of a pipe that wakes
+    serve()."""
 
     def __init__(self) -> None:
         self.token, self.epoll = "", epoll()
@@ -150,7 +152,7 @@ class Pairs:
                     self.begin(visit)
 
     def accept(self, listener: socket) -> None:
-        """Takes a connection. If there are too many, ends the oldest one: a stranger's may stay open."""
+        """Takes a connection. If there are too many, ends the oldest: strangers may keep connections open."""
         try:
             fd: int = listener._accept()[0]  # type: ignore[attr-defined]
             os.set_blocking(fd, False)
@@ -166,7 +168,7 @@ class Pairs:
         os.close(fd)
 
     def begin(self, visit: Visit) -> None:
-        """Begins the next try of a visit, if it needs one."""
+        """Begins the next try of a visit, if its last try failed and tries are left."""
         while visit.how not in (OPEN, UNKNOWN) and visit.tries < TRIES:
             visit.begin(time.monotonic())
             if visit.how is None and visit.sock:
@@ -175,7 +177,8 @@ class Pairs:
                 return
 
     def follow(self, fd: int, now: float, events: int) -> None:
-        """Waits for the response if all is sent, and ends a try that has an outcome."""
+        """Ends a try that has an outcome. If a try has sent all its data, makes epoll wait for the response only. now:
+        monotonic time. events: those of epoll for the descriptor `fd`."""
         visit = self.open[fd]
         if visit.how is not None:
             del self.open[fd]
@@ -185,7 +188,7 @@ class Pairs:
             self.epoll.modify(fd, EPOLLIN)
 
     def watch(self, now: float, until: float) -> None:
-        """Ends tries that are late."""
+        """Ends the tries that are late; after `until`, ends all tries. Both times are monotonic."""
         for fd, visit in list(self.open.items()):
             visit.settle(now)
             visit.how = visit.how or visit.is_late(now) or (UNKNOWN if now > until else None)
@@ -201,7 +204,7 @@ class Pairs:
 
 
 def main(listen: "Callable[[dict[str, Any]], list[str]]" = lambda spec: spec["listen"]) -> None:
-    """listen: returns the addresses to listen at."""
+    """Runs the program. listen: returns the addresses to listen at, from the spec."""
     pairs = Pairs()
     spec = begin(pairs.queue_order)
     pairs.token = spec["token"]

@@ -1,21 +1,21 @@
 """Collects the facts of one node that fleet/rules checks, for `check` and for a launch's preflight.
 
-spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}; "survey": true
-makes it report all "interpreters" there, which it also does if the training interpreter, or its torch, is missing;
-"modules": names of modules to import; "packages": names of packages to report, all if it is missing; "container": the
-image that training runs in, "container_args": options for the runtime; "way": see facts/way.py; "health": true makes it
-also report all that the driver knows of the GPUs, NVLinks, and the kernel's log; for a launch also
-{"env_expand": {}, "run": str, "script": str, "program": bool, "module": bool, "configs": [paths],
-"unread": [paths], "node_rank",
-"master": {"address", "port", "token": hex, "is_me": bool, "peers": n}}.
-Control lines: the response to {"op": "clock"} is J {"clock": its time}; {"op": "done"} ends the wait for the other
-nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py and, for code, data, builds, network, port
-and runs, sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
+spec: {"python": str|null, "activate": str|null, "env": {}, "workdir": str|null, "deadline": seconds}. Optional keys:
+"survey": true also reports all Python "interpreters" of the node; so does a training interpreter that is missing or
+lacks torch. "modules": names of modules to import. "packages": names of packages to report; without it, all are.
+"container": the image that training runs in. "container_args": options for its runtime. "way": see facts/way.py.
+"health": true also reports all that the driver knows of the GPUs and NVLinks, and the kernel's log. For a launch also
+{"env_expand": {}, "run": its id, "script": str, "program": bool, "module": bool, "configs": [paths] (see Workdir),
+"unread": [paths] that a launcher would read by default but does not read under fleet (see first_file()), "node_rank",
+"master": {"address", "port", "token": hex, "is_me": bool, "peers": n} (see rendezvous.py)}.
+Control lines: the response to {"op": "clock"} is J {"clock": the node's Unix time}; {"op": "done"} ends the wait for
+the other nodes. The last J frame is {"facts": {...}}; see protocol/messages/facts.py. More about code, data, builds,
+port and runs is in sync_state.py, extension_builds.py, rendezvous.py and list_runs.py.
 
-Every step is a daemon thread. A step that has not ended by the deadline (a broken NFS mount, nvidia-smi, df) is named
-in facts["timed_out"] and abandoned. At the end the process group is killed, so no child outlives the probe. A fact is
-null if there is no value, and missing if it is unknown, as its step timed out or failed. Sizes are bytes, limits
-numbers or "unlimited", link speeds Mbit/s.
+Every step is a daemon thread. A broken NFS mount, nvidia-smi or df may hang: facts["timed_out"] names each step that
+has not ended by the deadline. At the end the process group is killed, so no child outlives the probe. A fact is null
+if there is no value. It is missing if it is unknown, because its step timed out or failed. Sizes are in bytes, link
+speeds in Mbit/s; a limit is a number or "unlimited".
 """
 
 import hashlib
@@ -43,22 +43,23 @@ from fleet.node.run.start.kernel_log import KernelLog
 from fleet.node.run.stop import remains
 from fleet.protocol.steps import own_seconds
 
-MARGIN = 0.3
-HASH_LIMIT = 16 << 20
-SYNC_WAIT = 5.0
+MARGIN = 0.3  # seconds before the deadline at which the meeting of the nodes ends
+HASH_LIMIT = 16 << 20  # bytes of the largest script of which a digest is reported
+SYNC_WAIT = 5.0  # seconds to wait for a sync to end
 SHADOWS_MOST = 20
 # packages that a user's file of the same name would hide, in addition to Python's own modules
 PACKAGES = ("torch", "numpy", "deepspeed", "colossalai", "accelerate", "transformers")
-OF_THE_NODE = ("environment", "builds", "compilers", "nccl")  # steps that do not concern processes in a container
-UNMEANT = ("test", "this", "antigravity", "idlelib")  # Python's modules that no program imports
+OF_THE_NODE = ("environment", "builds", "compilers", "nccl")  # steps that are left out if training runs in a container
+UNMEANT = ("test", "this", "antigravity", "idlelib")  # modules of Python that no program imports
 
 
 class Workdir:
     """Describes the folder in which a run will work: its code, its data, its script.
 
-    spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}; program: the
-    script is a program on the PATH; module: it is a module for `python -m`; configs: files that the script will read.
-    tools: finds programs on the PATH, and modules."""
+    spec: {"workdir": str|null, "script": str|null, "program": bool, "module": bool, "configs": [paths]}. program: the
+    script is a program, on the PATH if its name has no "/". module: the script is a module for `python -m`. configs:
+    files that the script will read. tools: finds programs on the PATH, and modules. settled: set when the step "code"
+    has ended, so that no sync replaces the script any more."""
 
     def __init__(self, spec: "dict[str, Any]", tools: "Tools") -> None:
         self.tools = tools
@@ -70,8 +71,8 @@ class Workdir:
         self.settled = threading.Event()
 
     def code(self) -> "dict[str, Any]":
-        """Returns the facts of the workdir's delivery, or of the script's if the workdir has none. A delivery that is
-        under way or incomplete has precedence."""
+        """Returns the facts of the delivery to the workdir. If there is none, returns those of the delivery of the
+        script. If one of the two is under way or incomplete, returns that one's."""
         try:
             first = facts = None
             script = self.script.replace(".", "/") + ".py" if self.module else self.script
@@ -86,7 +87,7 @@ class Workdir:
             self.settled.set()
 
     def files(self) -> "dict[str, Any]":
-        self.settled.wait(2 * SYNC_WAIT + 1)  # first waits for a sync that may replace the script
+        self.settled.wait(2 * SYNC_WAIT + 1)  # a sync that is under way may replace the script
         found = self.find()
         path = found or os.path.join(self.path, self.script)
         exists = found is not None and os.path.isfile(path)
@@ -96,8 +97,8 @@ class Workdir:
             with open(path, "rb") as f:
                 data = f.read(HASH_LIMIT)
             facts["sha256"] = hashlib.sha256(data).hexdigest()
-            # rank.py starts shell scripts and scripts with a "#!" line even if they are not executable;
-            # but it would treat a Python script without such a line as a shell script
+            # rank.py starts shell scripts, and scripts with a "#!" line, even if they are not executable. It would
+            # treat a Python script without such a line as a shell script: that counts as not executable
             names_one = data[:2] == b"#!" or path.endswith(".sh")
             facts["executable"] = names_one or (facts["executable"] and not path.endswith(".py"))
         missing = [it for it in self.configs if not os.path.isfile(os.path.join(self.path, os.path.expanduser(it)))]
@@ -105,7 +106,8 @@ class Workdir:
         return {"script": facts, "configs_missing": missing, **folder}
 
     def shadows(self) -> "dict[str, Any]":
-        """Returns files in the folder that Python searches first, which hide Python's modules or known packages."""
+        """Returns the files that hide Python's modules or known packages. They are in the folder that Python searches
+        first: the script's, or the workdir."""
         self.settled.wait(2 * SYNC_WAIT + 1)
         inside = "" if self.program or self.module else os.path.dirname(self.script)
         folder = os.path.join(self.path, inside)
@@ -116,7 +118,7 @@ class Workdir:
         return {"shadows": {"folder": folder, "files": files[:SHADOWS_MOST]}}
 
     def find(self) -> "str | None":
-        """Returns the path of the script, even if it is missing there, or None for a module that is not found."""
+        """Returns the path of the script, even if no file is there. Returns None for a module that is not found."""
         if self.module:
             return self.tools.module(self.script, self.path)
         found = self.tools.executable(self.script) if self.program else None
@@ -124,12 +126,13 @@ class Workdir:
 
 
 def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[Step]":
-    """Returns [(name, function)]. The functions return {fact: value}; dictionaries of the same fact are merged."""
+    """Returns [(name, function)] of the steps that the spec needs. A function returns {fact: value}. gather() merges
+    the values of a fact if they are dictionaries. done: set when the head ends the wait for the other nodes."""
     until = time.monotonic() + spec["deadline"] - MARGIN
     workdir = Workdir(spec, tools)
     if not spec.get("workdir"):
         workdir.settled.set()
-    # name, the key that the spec must have for this step (None: always), function
+    # (name, key that the spec must have for this step, function); None as the key: every spec needs the step
     every: list[tuple[str, str | None, Any]] = [
         ("activate", None, tools.activate),
         ("system", None, system),
@@ -138,7 +141,7 @@ def steps(spec: "dict[str, Any]", tools: Tools, done: threading.Event) -> "list[
         ("driver", None, driver),
         ("gpus", None, lambda: gpus.gpus(tools)),
         ("gpu processes", None, lambda: gpu_processes(tools)),
-        ("gpu health", "health", lambda: gpus.gpu_health(tools)),  # over the facts of "gpus"
+        ("gpu health", "health", lambda: gpus.gpu_health(tools)),  # its facts replace those of the step "gpus"
         ("nvlinks", "health", lambda: gpus.nvlinks(tools)),
         ("kernel log", "health", xids),
         ("builds", None, lambda: builds(tools)),
@@ -182,7 +185,7 @@ def python(tools: Tools, packages: "list[str] | None") -> "dict[str, Any]":
 
 
 def lacks(facts: "dict[str, Any]", modules: "list[str]") -> bool:
-    """Returns whether the training interpreter does not work, or lacks torch although it needs it."""
+    """Returns whether the training interpreter does not work, or lacks torch although `modules` names torch."""
     return "python" in facts and not (facts["python"]["version"] and (facts["torch"] or "torch" not in modules))
 
 
@@ -216,7 +219,7 @@ def main() -> None:
 
     spec = begin(on_message)
     began = time.monotonic()
-    left = remains() if spec.get("master") else []  # first, as leftovers may have ports and GPUs
+    left = remains() if spec.get("master") else []  # before the steps: leftovers of runs may hold ports and GPUs
     tools = Tools(spec)
     facts = gather(steps(spec, tools, done), spec["deadline"], own_seconds(spec["deadline"]))
     if spec.get("survey") or not spec.get("container") and lacks(facts, spec.get("modules", ["torch"])):

@@ -1,9 +1,10 @@
 """Meets all other nodes at the master's address and port.
 
-master: {"address": ip or name, "port", "token": hex, "is_me": bool, "peers": n}. The master listens on the port on all
-interfaces, as the engine will. Every other node connects, sends the token, receives the master's proof, and confirms
-it. Only then does it count as arrived. A peer that is too busy to wait for the proof tries again, and the port must
-still be open. Peers close first, so that no TIME_WAIT stays on the master's port.
+master: {"address": ip or name, "port", "token": hex, "is_me": whether this node is the master, "peers": number of the
+other nodes}. The master listens on the port on all interfaces, as the engine will. Every other node, a peer, connects,
+sends the token, receives the master's proof (an HMAC by the token), and confirms it. Only then does the peer count as
+arrived. A peer that was too busy to wait for the proof tries again, so the port stays open until all have arrived.
+Peers close first, so that no TIME_WAIT stays on the master's port.
 """
 
 import errno
@@ -27,8 +28,8 @@ def failure(error: str, hint: "str | None") -> "dict[str, Any]":
 
 
 def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
-    """Serves one peer: receives its token and node rank, sends our proof, receives its confirmation, and waits until
-    the peer closes."""
+    """Serves one peer: receives its token and node rank, sends the master's proof, receives the confirmation, and waits
+    until the peer closes. arrived: gets the node rank of a peer that has confirmed."""
     with peer:
         peer.settimeout(2.0)
         with suppress(OSError, ValueError):
@@ -41,7 +42,8 @@ def greet(peer: "socket.socket", token: bytes, arrived: "set[int]") -> None:
 
 
 def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
-    """Serves peers as the master, until all have arrived or the time is over. Returns the facts, see meet()."""
+    """Serves peers as the master, until all have arrived, `done` is set, or the monotonic time `until` has come.
+    Returns the facts, see meet()."""
     port = master["port"]
     try:
         listener = listen_everywhere(port)
@@ -68,13 +70,13 @@ def receive_peers(master: "dict[str, Any]", until: float, done: "threading.Event
 
 
 def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "threading.Event") -> "dict[str, Any]":
-    """Tries as a peer to reach the master, until it responds or the time is over. Returns success, or the last
-    failure."""
+    """Tries as a peer to reach the master, until it responds, `done` is set, or the monotonic time `until` has come.
+    Returns WELL, or the facts of the last failure."""
     where = "%s port %d" % (master["address"], master["port"])
     token = master["token"].encode()
     while True:
         try:
-            # short attempts: where packets are dropped, {"op": "done"} must still be received
+            # an attempt is short: if a firewall drops all packets, `done` must still end this loop soon
             left = max(0.1, min(ATTEMPT_SECONDS, until - time.monotonic()))
             with socket.create_connection((master["address"], master["port"]), timeout=left) as link:
                 link.sendall(token + b" %d\n" % node_rank)
@@ -96,7 +98,8 @@ def visit_master(master: "dict[str, Any]", node_rank: int, until: float, done: "
 
 
 def meet(spec: "dict[str, Any]", until: float, done: "threading.Event") -> "dict[str, Any]":
-    """Returns {"port": {"ok", "error", "hint"}}; on the master also "holder", and "arrived": the peers' node ranks."""
+    """Returns {"port": {"ok", "error", "hint"}}. On the master it also has "holder": the process that has the port
+    already, or None, and "arrived": the node ranks of the peers."""
     master = spec["master"]
     if master["is_me"]:
         return {"port": receive_peers(master, until, done)}

@@ -1,20 +1,20 @@
 """Replaces sshd on hosts where a scheduler starts processes and no user can log in. It connects to the head, and starts
 the commands that the head requests, each with its own connection.
 
-spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": marks of all processes that it
-starts, "name": the variable that has this host's name, "unset": a pattern of variables that it removes from their
-environment}.
+spec: {"head": [[address, port]], "tls": {"cert", "key", "peer"}, "step", "scope": values of FLEET_STEP and FLEET_SCOPE
+in the environment of all processes that it starts, "name": the variable that has this host's name, "unset": a pattern
+of variables that it removes from their environment}. A step is one srun command: the scheduler's tasks, one agent each.
 
-All agents of a step get the same spec. So they share one certificate ("cert"); the head has another one ("peer"), whose
-key only the head has. An agent is identified by a random token that it makes itself. It prints one line, the token's
-digest, and the scheduler reports to the head which of its tasks printed it. The token is sent only to the head.
+All agents of a step get the same spec. So they share one certificate ("cert"). The head has another one ("peer"), whose
+key only the head has. Each agent makes a random token, which identifies it. The agent prints one line with the token's
+digest, and the scheduler reports to the head which of its tasks printed that line. Only the head gets the token itself.
 
-An agent sends {"host", "token"}, and receives {"start": number, "command"} for each channel. For that it connects again
-and sends {"host", "token", "channel": number}; then frames follow, see fleet/protocol/frames.py. {"signal": number} is
-for the ranks of its node.
+An agent sends {"host", "token"}. The head then sends {"start": number, "command"} for each channel. For a channel the
+agent connects again, and sends {"host", "token", "channel": number}. Frames follow, see fleet/protocol/frames.py. The
+head sends {"signal": number} for the ranks on the agent's node. The agent sends it for a signal of the scheduler.
 
 The step ends when its agents end. So an agent that has lost its head goes on while any process that it started is
-alive: a run's supervisor has a lease, and another head may connect."""
+alive. Such a process may be a run's supervisor, which has a lease: within that time another head may connect."""
 
 import hashlib
 import os
@@ -41,26 +41,26 @@ from fleet.protocol.frames import EXIT, HEADER, OUTPUT, PREAMBLE
 from fleet.protocol.state import SCOPE
 
 LINE_BYTES = 1 << 20
-MARK = "FLEET_STEP"  # in the environment of all processes that this starts
-PRINTED = "fleet agent %s"  # with the token's digest
+MARK = "FLEET_STEP"  # the variable that marks all processes that this agent starts
+PRINTED = "fleet agent %s"  # the line that the agent prints; %s stands for the token's digest
 RETRY_SECONDS = 1.0
 IDLE_SECONDS = 20.0  # the agent ends after so long without a head and without processes that it started
 DIAL_SECONDS = 5.0
-BYTES = 1 << 16  # in one read
-MAX_BUFFERED = 1 << 20  # bytes that one side has not taken yet; from there on, the other side is not read
-SLICE = 0.2  # seconds between polls: if another process still holds its pipes, a process's end shows only by polling
+BYTES = 1 << 16  # the most bytes of one read
+MAX_BUFFERED = 1 << 20  # if so many bytes wait to be written to one side, the other side is not read
+SLICE = 0.2  # seconds between polls. A child may hold the pipes of an ended process open: only a poll shows that end
 HEAD = Struct(HEADER)
-ONCE_SECONDS = 2.0
+ONCE_SECONDS = 2.0  # a second signal of the same number within this time is ignored
 
 
 def digest_of(token: str) -> str:
-    """Returns the sha256 of a token, which may be printed."""
+    """Returns the sha256 of a token. The digest may be printed, the token may not."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def dial(spec: "dict[str, Any]", context: "Any", **message: "Any") -> Link:
-    """Connects to the head at the first of its addresses that accepts, and sends a line. Returns the connection. Raises
-    OSError."""
+    """Connects to the head, at the first of its addresses that accepts, and sends `message` as a line. Returns the
+    connection. Raises OSError if no address accepts."""
     wrong: OSError = OSError("no address")
     for address, port in spec["head"]:
         try:
@@ -75,9 +75,9 @@ def dial(spec: "dict[str, Any]", context: "Any", **message: "Any") -> Link:
 
 
 class Pump:
-    """Moves bytes between the head and a process, in one thread, as two threads must not use an SSL connection at once.
-    The head sends OUTPUT frames with stdin; an empty frame ends it. The head receives PREAMBLE, OUTPUT frames of stdout
-    (stream 1) and stderr (stream 2), and EXIT."""
+    """Moves bytes between the head and a process. It uses one thread, as two must not use an SSL connection at once.
+    The head sends the process's stdin in OUTPUT frames; an empty frame ends stdin. The head receives PREAMBLE, OUTPUT
+    frames of stdout (stream 1) and stderr (stream 2), and EXIT."""
 
     def __init__(self, sock: "Any", process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -87,7 +87,7 @@ class Pump:
         self._open = {process.stdout.fileno(): 1, process.stderr.fileno(): 2}
         for fd in (self._stdin, *self._open):
             os.set_blocking(fd, False)
-        self._received = bytearray()  # received from the head, not yet a whole frame
+        self._received = bytearray()  # bytes from the head that are not a whole frame yet
         self._input = bytearray()
         self._closing = self._disconnected = self._closed = False
         self._output = bytearray(PREAMBLE)
@@ -126,7 +126,7 @@ class Pump:
         self._send()
 
     def _any_output(self) -> bool:
-        """Reads the remaining output of a process that has ended. Returns whether there was any."""
+        """Reads the remaining output of a process that has ended. Returns whether it found output."""
         before = len(self._output)
         for fd in list(self._open):
             self._take(fd)
@@ -225,8 +225,8 @@ def report(spec: "dict[str, Any]", context: "Any", number: int) -> None:
 
 
 def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
-    """Sends a signal directly to the ranks of this step, or of the whole job. name: the variable that marks them.
-    Ignores a second signal of the same number soon after: one for a whole job comes from the scheduler and the head."""
+    """Sends a signal directly to the ranks of this step, or of the whole job. name: the variable that marks the ranks.
+    Ignores the same signal within ONCE_SECONDS: a signal for a whole job comes from the scheduler and from the head."""
     with spec["lock"]:
         last, now = spec["passed"].get(number, 0.0), time.monotonic()
         if now - last < ONCE_SECONDS:
@@ -237,8 +237,8 @@ def pass_on(spec: "dict[str, Any]", name: str, number: int) -> None:
 
 
 def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
-    """Handles each signal in a thread, which reads signal numbers from a pipe. The main thread would handle a signal
-    late if it came just before that thread waits for the head: only when the head sends a message."""
+    """Reads signal numbers from a pipe and handles each. It runs in its own thread: the main thread may just begin to
+    wait for the head when a signal comes, and would handle the signal only after the head's next message."""
     while True:
         for number in os.read(reader, 64):
             if number in FOR_RANKS:
@@ -248,8 +248,8 @@ def take_signals(spec: "dict[str, Any]", context: "Any", reader: int) -> None:
 
 
 def serve_head(spec: "dict[str, Any]", context: "Any") -> bool:
-    """Connects to the head and carries out its requests. Returns True when the head ends this agent. Raises OSError, or
-    one of NONSENSE, if the head is gone."""
+    """Connects to the head and carries out its requests. Returns True when the head ends this agent. Raises OSError if
+    the head is gone, and one of NONSENSE for an invalid line."""
     link = dial(spec, context)
     link.sock.settimeout(None)
     while True:

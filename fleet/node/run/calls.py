@@ -1,8 +1,8 @@
 """Finds the last collective calls of the ranks of this node, for each process group, in dumps of torch's flight
 recorder.
 
-A dump is a pickle that a rank writes into its run's folder after a timeout, or when fleet writes to its pipe. It is
-read on the rank's own node, and only as plain values: a pickle with anything else is refused."""
+A dump is a pickle that a rank writes into its run's folder after a timeout, or when fleet writes to the rank's pipe.
+The dump is read on the rank's own node, and only as plain values: a pickle with anything else is refused."""
 
 import json
 import os
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 MAX_DUMP, MAX_LOCAL, MAX_GROUPS, MAX_RANKS, MAX_FRAMES, MAX_NAME = 32 << 20, 512, 32, 8192, 12, 300
-RAS_PORT, RAS_SECONDS, MAX_RAS = 28028, 8.0, 16 << 10  # of NCCL 2.24 and later
-# to wait for a dump after writing to the pipe; the age of a dump without a pipe: an older one may be of another process
+RAS_PORT, RAS_SECONDS, MAX_RAS = 28028, 8.0, 16 << 10  # RAS: the status service of NCCL 2.24 and later
+# so long a rank may take to write a dump after fleet wrote to its pipe; the greatest age of a dump if there is no pipe:
+# an older dump may be of an earlier process
 PIPE_SECONDS, FRESH_SECONDS = 4.0, 60.0
 GRAIN = 0.2  # precision of a process's age, in seconds
 READ_SECONDS = 20.0  # for all dumps of a node: one is read after the other
@@ -72,7 +73,9 @@ def sizes(entry: "dict[str, Any]") -> str:
 
 
 def call_of(entry: "dict[str, Any]", written: float, through: float = 0.0) -> "stacks.Call":
-    """Returns a call. through: when a call was last seen to be complete; a call in the GPU's queue waits since then."""
+    """Returns a call. written: when its dump was written. through: when any call was last seen to be complete: since
+    then, or since its creation if that was later, this call waits in the GPU's queue. Both in seconds since the epoch,
+    0 if unknown."""
     frames = [it for it in (entry.get("frames") or [])[:MAX_FRAMES] if isinstance(it, dict)]
     return {
         "seq": whole(entry.get("collective_seq_id")),
@@ -108,8 +111,8 @@ def ranks_of(config: "Any", name: str) -> "list[int] | None":
 
 
 def groups_of(dump: "dict[str, Any]", written: float) -> "list[stacks.Group]":
-    """Returns the groups in which a rank made calls, the last used ones first. It omits calls between two ranks, and
-    gloo's calls, as a dump does not show whether these are complete."""
+    """Returns the groups in which a rank made calls, the last used ones first. Omits calls between two ranks, and
+    gloo's calls, as a dump does not show whether such calls are complete. written: when the dump was written."""
     found: dict[str, list[dict[str, Any]]] = {}
     seen = [when(entry, "discovered_completed") for entry in dump["entries"] if isinstance(entry, dict)]
     for entry in dump["entries"]:
@@ -142,8 +145,9 @@ def groups_of(dump: "dict[str, Any]", written: float) -> "list[stacks.Group]":
 
 
 def is_apart(entries: "list[Any]") -> bool:
-    """Returns whether a rank may wait in a call that groups_of() omits: an incomplete one between two ranks, or a last
-    one of gloo's. The calls of a coalesced batch never get another state: they are complete when the batch is."""
+    """Returns whether a rank may wait in a call that groups_of() omits: an incomplete call between two ranks, or a
+    gloo call that is the rank's last call. The calls of a coalesced batch never get another state: they are complete
+    when the batch is."""
     waits: dict[str, bool] = {}
     gloo = False
     for entry in entries:
@@ -158,7 +162,7 @@ def is_apart(entries: "list[Any]") -> bool:
 
 # -- the ranks of a run -----------------------------------------------------------------------------------
 def poke(pipe: str) -> bool:
-    """Requests a dump from a rank that listens at its pipe."""
+    """Requests a dump from a rank that reads its pipe. Returns whether the request was written."""
     try:
         fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -172,7 +176,7 @@ def poke(pipe: str) -> bool:
 
 
 def recorded(rank: int, data: bytes, written: float) -> "stacks.Recorded":
-    """Returns the rank's last calls. Raises Refused if its dump cannot be read."""
+    """Returns the rank's last calls. data: its dump, made at the time `written`. Raises Refused if it is no dump."""
     dump = load(data)
     try:
         first = dump["entries"][0] if dump["entries"] else {}
@@ -191,8 +195,8 @@ def recorded(rank: int, data: bytes, written: float) -> "stacks.Recorded":
 
 
 def when_new(rank: int, path: str, newer: float, oldest: float, seconds: float) -> "stacks.Recorded":
-    """Returns a rank's last calls from its dump. Waits up to `seconds` for a dump that is not older than `newer`; then
-    accepts one that is not older than `oldest`. Reads an invalid dump again only after it has changed."""
+    """Returns a rank's last calls from its dump. Waits up to `seconds` for a dump that was written at `newer` or later;
+    then accepts a dump that was written at `oldest` or later. Reads an invalid dump again only after it has changed."""
     until, seen, why = time.monotonic() + seconds, None, ""
     while True:
         waits = time.monotonic() < until
@@ -214,8 +218,8 @@ def when_new(rank: int, path: str, newer: float, oldest: float, seconds: float) 
 
 
 def calls_of(folder: str, pids: "dict[int, int]", ended: bool) -> "list[stacks.Recorded]":
-    """Returns the last calls of ranks that have a dump in the folder, or a pipe for one. pids: rank -> pid of live
-    ranks; a dump that is older than the process does not count. ended: True includes ranks that are not alive."""
+    """Returns the last calls of ranks that have a dump or a pipe in the folder. pids: rank -> pid of each live rank; a
+    dump that is older than that process is ignored. ended: True includes ranks that are not alive."""
     names = (re.match(CALLS + r"(\d{1,7})(?:\.pipe)?$", name) for name in os.listdir(folder))
     ranks = sorted(rank for rank in {int(name.group(1)) for name in names if name} if ended or rank in pids)
     begun, clock = time.time(), time.monotonic()
@@ -234,7 +238,7 @@ def calls_of(folder: str, pids: "dict[int, int]", ended: bool) -> "list[stacks.R
 
 
 def ras_of(run: str, port: int = RAS_PORT) -> str:
-    """Returns the report of NCCL's RAS about its job, or "" if no process of the run serves it."""
+    """Returns the report of NCCL's RAS about the run, or "" if no process of the run serves RAS."""
     tables = [parse_listeners(table_of(table), {port}) for table in ("tcp", "tcp6")]
     listeners = {inode: address for table in tables for _, address, _, inode in table}
     own = set(marked(run)) if listeners else set()

@@ -11,8 +11,8 @@ false sends no logs. Files: rank<R>.out, rank<R>.err, node.log. Sends
     J {"event": "status", "state": "running", "disk_full": bool}    whether output of ranks is lost now
     J {"event": "status", "sent", ...}  status.json, whenever it is new; state "lost": the supervisor
         was killed, or the folder removed
-    J {"event": "clock", "up", "sent"}    regularly; the message with the least delay gives the clocks' offset;
-        "up": how many ranks are alive here, in an elastic run
+    J {"event": "clock", "up", "sent"}    regularly; the head estimates the clocks' offset from the message with the
+        least delay; "up": how many ranks are alive here, in an elastic run
     J {"event": "verdict", "verdict"}   how the run ended, once that is decided
     J {"event": "superseded"}    a request was refused: a later leader has been here
     J {"event": "end", "sizes": {name: bytes}}  after the final status and the last byte, or at once; then X 0
@@ -20,7 +20,7 @@ false sends no logs. Files: rank<R>.out, rank<R>.err, node.log. Sends
 Control lines: {"op": "ping"} and {"op": "renew"} renew the lease; {"op": "detach"} removes it;
 {"op": "stop", "grace", "reason", "end", "interrupt": whether ranks get SIGINT first} stops the run;
 {"op": "renew-ranks"} ends its ranks, which an elastic engine then starts again;
-{"op": "over"}: every rank on every node has ended well, so no node needs to wait for its engine;
+{"op": "over"}: all ranks of all nodes have ended well; the supervisor then ends its engine at once;
 {"op": "have", "sizes": {name: bytes}}: the leader has these parts of the logs, which --max-log may remove here. End of
 file on stdin ends this program; the run goes on under its lease.
 """
@@ -54,7 +54,7 @@ CHUNK = 65536
 CHUNKS_A_TURN = 16
 BUSY_SECONDS, IDLE_SECONDS, AWAKE_SECONDS, LOOK_SECONDS = 0.01, 0.04, 1.0, 1.0
 OWNER_CHECK_SECONDS, DISK_CHECK_SECONDS = 0.5, 2.0
-VERDICT_SECONDS = 5.0  # so long after the end here the leader may take to send a verdict, or to start the run again
+VERDICT_SECONDS = 5.0  # after the end of this node's part, until the leader has sent a verdict or another attempt began
 FIRST_CLOCK_SECONDS, CLOCK_SECONDS, ELASTIC_CLOCK_SECONDS = 0.5, 15.0, 4.0
 
 
@@ -200,7 +200,7 @@ class Follower:
 
     def check_owners(self, now: float) -> None:
         """Ends a run whose supervisor and guardian were both killed, as no other process would. Does the same if the
-        run's folder was removed, as they then receive no stop requests."""
+        run's folder was removed, because supervisor and guardian read stop requests there."""
         if now - self.owners_checked < OWNER_CHECK_SECONDS or self.status.get("state") in FINAL:
             return
         self.owners_checked = now
@@ -224,7 +224,8 @@ class Follower:
             self.say({"event": "status", "state": "running", "disk_full": self.disk_full})
 
     def send_time(self, now: float, up: "int | None") -> None:
-        """Sends the node's time, so that the head can order events of two nodes, even if a node or the head is busy."""
+        """Sends the node's time, by which the head orders the events of several nodes. Sends it again and again, as a
+        busy node or head delays some of the messages."""
         self.clock_due, self.clock_pause = (
             now + self.clock_pause,
             min(ELASTIC_CLOCK_SECONDS if self.elastic else CLOCK_SECONDS, 2 * self.clock_pause),

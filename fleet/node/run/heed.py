@@ -1,4 +1,4 @@
-"""Carries out the requests of a run's leader to a node that it follows: the control lines of follow.py."""
+"""Carries out, on a node, the requests that the run's leader sends: the control lines of follow.py."""
 
 import os
 from _signal import SIGCHLD, SIGINT, SIGKILL, SIGTERM
@@ -23,8 +23,8 @@ def is_led_by(folder: str, term: int) -> bool:
 
 
 def carry_out(run: str, folder: str, message: Any, passive: bool = False, term: int = 0) -> bool:
-    """Carries out a control line. Ignores an invalid one. Returns False if a later leader has been here. term: of the
-    leader; 0 for a head that only follows."""
+    """Carries out a control line. Ignores an invalid one. Returns False if a later leader has been here. passive: do
+    not renew the lease. term: of the leader; 0 for a head that only follows."""
     op = message.get("op") if isinstance(message, dict) else None
     with suppress(OSError, ValueError, TypeError, KeyError):
         if term and not is_led_by(folder, term):
@@ -60,7 +60,8 @@ def trimmed(folder: str) -> "dict[str, Any]":
 
 def trim(folder: str, have: "dict[str, int]", most: int) -> None:
     """Removes the beginnings of logs that the leader has. have: log -> how many bytes the leader has. most: how many of
-    these bytes each log keeps. Samples stay: they are bounded anyway, and a reader's note of a gap would be no JSON."""
+    these bytes each log keeps. Leaves the log of samples (METRICS), which is bounded: each line of it must be JSON, and
+    the note that readers put in place of a gap is none."""
     kept, record = trimmed(folder), os.path.join(folder, TRIMMED)
     for name in filter(is_log, have):
         if name == METRICS:
@@ -69,7 +70,8 @@ def trim(folder: str, have: "dict[str, int]", most: int) -> None:
             begin, end = kept.get(name, 0), min(have[name], os.fstat(fd).st_size - most) // BLOCK * BLOCK
             if end <= begin or UNFIT in kept:
                 continue
-            write_json(record, dict(kept, **{name: end}))  # before the hole: a reader of zeros checks it
+            # the record is written before the hole is made: a process that reads zeros then finds them in the record
+            write_json(record, dict(kept, **{name: end}))
             import ctypes  # takes some time, and most runs have no use for it
 
             libc = ctypes.CDLL(None, use_errno=True)

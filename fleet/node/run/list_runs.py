@@ -1,6 +1,6 @@
-"""Lists the runs of this node: what each is, its state, and the last line that it wrote.
+"""Lists the runs of this node, each with its description, its state, and the last line that it wrote.
 
-spec: {"prefix": with which their ids begin, "live": true for runs that have not ended}. Sends J {"event": "runs",
+spec: {"prefix": the beginning of the runs' ids, "live": true: only runs that have not ended}. Sends J {"event": "runs",
 "runs": [...]}: see RunHere in fleet/protocol/messages/run.py.
 """
 
@@ -41,8 +41,8 @@ def last_line(path: str) -> str:
 
 
 def written_last(folder: str) -> "tuple[float | None, str]":
-    """Returns (seconds since a rank wrote, its last line); (None, "") if none has written. The launcher's own log does
-    not count."""
+    """Returns (the seconds since a rank last wrote, the last line of that rank), or (None, "") if no rank has written.
+    Ignores the launcher's own log."""
     times = {}
     for name in filter(is_log, os.listdir(folder)):
         found = os.stat(os.path.join(folder, name))
@@ -55,6 +55,7 @@ def written_last(folder: str) -> "tuple[float | None, str]":
 
 
 def unheard(folder: str) -> "float | None":
+    """Returns the seconds since a head renewed the lease, or None if that is unknown."""
     renewed = written_at(os.path.join(folder, LEASE))
     return None if renewed is None else max(0.0, time.time() - renewed)
 
@@ -92,7 +93,7 @@ def described(
 
 
 def one(name: str, live: bool) -> "run.RunHere | None":
-    """Returns a run; None if it is not requested, or not this node's."""
+    """Returns the run in the folder `name`, or None if the run is not this node's, or has ended and `live` is True."""
     folder = os.path.join(runs_root(), name)
     spec = read_json(os.path.join(folder, SPEC))
     if spec.get("node") != NODE or spec.get("run") != name.partition("@")[0]:
@@ -111,8 +112,8 @@ def one(name: str, live: bool) -> "run.RunHere | None":
 
 
 def runs(prefix: str, live: bool) -> "list[Any]":
-    """Returns the runs. Of a run with an invalid folder it has {"run": its id} only, so that the others are listed all
-    the same."""
+    """Returns the runs. For a run with an invalid folder, the list has only {"run": its id}, so that the other runs are
+    listed all the same."""
     found: list[Any] = []
     for name in own_runs():
         if not name.startswith(prefix) or not is_run_id(name.partition("@")[0]):
@@ -120,7 +121,7 @@ def runs(prefix: str, live: bool) -> "list[Any]":
         try:
             found.append(one(name, live))
         except OSError:
-            pass  # it is being removed
+            pass  # the folder is being removed
         except Exception:
             found.append({"run": name.partition("@")[0]})
     return [run for run in found if run is not None]

@@ -1,8 +1,8 @@
-"""Marks a run's processes: by a variable in their environment, and a limit that the kernel keeps of each.
+"""Marks a run's processes: by a variable in their environment, and by a limit that the kernel keeps for each process.
 
 The limit is RLIMIT_RTTIME, the time that a real-time process may run without a pause. Its value is made of the run's id
-and is some 70,000 years, so it limits nothing. Child processes inherit it, and `env -i` does not remove it. It needs no
-privilege and no running process of fleet.
+and is some 70,000 years, so it has no effect. Child processes inherit the limit, and `env -i` does not remove it. The
+limit needs no privilege and no running process of fleet.
 """
 
 import os
@@ -13,7 +13,7 @@ from hashlib import sha256
 from fleet.node.base.processes import has_env, pids, read_file, start_time
 from fleet.protocol.state import RUN_MARK
 
-LOOKS = 10
+LOOKS = 10  # the most scans of all processes in one search
 
 
 def limit_of(run: str) -> int:
@@ -21,19 +21,19 @@ def limit_of(run: str) -> int:
 
 
 def put_limit(run: str) -> None:
-    """Sets the limit for this process and its later children. A lower limit that it has already stays."""
+    """Sets the limit for this process and its later children. Does nothing if the process has a lower limit already."""
     with suppress(OSError, ValueError, AttributeError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (limit_of(run),) * 2)
 
 
 def marked(run: str) -> "dict[int, int]":
-    """Returns {pid: start time} of the other live processes with either mark."""
-    # the environment is read last: if the process hangs in a page fault, reading it may hang, too
+    """Returns {pid: start time} of the live processes with either mark, without this process."""
+    # the environment is read last: if a process hangs in a page fault, reading its environment may hang, too
     pair, limit = ("%s=%s" % (RUN_MARK, run)).encode(), b"%d" % limit_of(run)
     found: dict[int, int] = {}
     seen: set[int] = set()
     for _ in range(LOOKS):
-        new = set(pids()) - seen  # later turns find children of processes that ended since the first
+        new = set(pids()) - seen  # later scans find children of processes that have ended since the first scan
         seen |= new
         for pid in new - {os.getpid()}:
             if limit in read_file("/proc/%d/limits" % pid) or has_env(pid, pair):

@@ -15,7 +15,7 @@ from fleet.node.run.list_runs import runs
 from fleet.node.run.marks import marked
 from fleet.protocol.state import SCOPE, meet
 
-YIELD_SECONDS = 8.0  # so long a younger run may take to end here after another of its nodes refused it
+YIELD_SECONDS = 8.0  # so long a younger run may take to end on this node after another node has refused it
 
 
 class Occupied(Refused):
@@ -27,20 +27,21 @@ class Occupied(Refused):
 
 
 def elsewhere(name: str) -> bool:
-    """Returns whether a run belongs to another scheduler's job. The scheduler then assigns the GPUs, so it does not
-    count."""
+    """Returns whether a run belongs to another job of a scheduler. Such a run is no neighbour, as the scheduler assigns
+    the GPUs."""
     mine = os.environ.get(SCOPE, "").encode()
     folder = os.path.join(runs_root(), name)
     return any(environment(it["pid"]).get(SCOPE.encode(), b"") != mine for it in live_supervisors(folder))
 
 
 def lives(it: "run.RunHere") -> bool:
-    """Returns whether a run has live processes. After a reboot or on a full disk, its record may be wrong."""
+    """Returns whether a run has live processes. Looks for them if its record has none, as that may be wrong after a
+    reboot or on a full disk."""
     return it["alive"] or bool(marked(it["run"]))
 
 
 def others(own: "str | None") -> "list[run.LiveRun]":
-    """Returns the live runs except `own`, as far as they have a description."""
+    """Returns the live runs that have a description, except the run `own`."""
     found = [it for it in runs("", True) if it["run"] != own and "about" in it]
     found = [it for it in found if lives(it) and not elsewhere(it["run"])]
     return [{"run": it["run"], "about": it["about"], "devices": it["devices"]} for it in found]
@@ -51,8 +52,9 @@ def neighbours(spec: "Mapping[str, Any]") -> "list[run.LiveRun]":
 
 
 def be_alone(spec: "run_specs.Starting") -> None:
-    """Waits until no other run uses the same GPUs. If two start at once, each finds the other, as a run is published
-    before it checks; the older one stays. Raises Occupied."""
+    """Waits until no other run uses the same GPUs. If two runs start at once, each finds the other, because a run is
+    published before it checks. Then the older run stays. Raises Occupied if an older run is live, or if a younger run
+    has not ended after YIELD_SECONDS."""
     until = time.monotonic() + YIELD_SECONDS
     mine = _age(spec["run"], spec["about"])
     while True:

@@ -1,4 +1,4 @@
-"""Reads a pickle of plain values. Executes nothing in it, and bounds the time and memory."""
+"""Reads a pickle of plain values. Executes nothing in the pickle, and limits the time and memory of reading."""
 
 import io
 import pickle
@@ -6,8 +6,8 @@ import pickle
 from fleet.node.base.types import Any, Callable
 
 MAX_STEPS = 4000000  # opcodes of a pickle: 2,000 calls with 100 frames each have fewer
-READER: Any = pickle._Unpickler  # the part of the standard library whose opcodes are a table
-# opcodes of plain values, as torch writes them: none imports or calls anything
+READER: Any = pickle._Unpickler  # the standard library's reader that looks up opcodes in a table
+# opcodes of plain values, as torch writes these values: none of the opcodes imports or calls anything
 PLAIN = (
     *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.BINGET, pickle.LONG_BINGET, pickle.BINPUT, pickle.LONG_BINPUT),
     *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
@@ -17,7 +17,7 @@ PLAIN = (
 
 
 class Opcodes(dict):  # type: ignore[type-arg]
-    """Maps an opcode to the function that reads it. left: how many opcodes it still allows."""
+    """Maps an opcode to the function that reads it. left: how many more opcodes may be read."""
 
     left = MAX_STEPS
 
@@ -32,13 +32,13 @@ class Opcodes(dict):  # type: ignore[type-arg]
 
 
 def read_text(reader: "Any") -> None:
-    """Reads a text. One that is no UTF-8 is not refused, unlike in `pickle`."""
+    """Reads a text. Accepts a text that is no UTF-8, which `pickle` refuses."""
     reader.append(reader.read(int.from_bytes(reader.read(4), "little")).decode("utf-8", "replace"))
 
 
 def named(code: bytes, names: slice) -> "Callable[[Any], None]":
-    """Returns a function that adds items to a dictionary. names: the keys on the reader's stack. A key that is no text
-    may take forever to hash."""
+    """Returns a function that adds items to a dictionary, and refuses a key that is no text, as its hash may take for
+    ever. code: the opcode that adds the items. names: where the keys are on the reader's stack."""
 
     def add(reader: "Any") -> None:
         if not all(isinstance(name, str) for name in reader.stack[names]):
@@ -49,9 +49,9 @@ def named(code: bytes, names: slice) -> "Callable[[Any], None]":
 
 
 def load_plain(data: bytes) -> "Any":
-    """Returns the value of a pickle as torch writes them. Raises an exception of any class if it is incomplete or has
-    values that are not plain."""
-    file = io.BytesIO(data)  # short reads need no check: the last opcode would be missing
+    """Returns the value of a pickle that torch wrote. Raises an exception of any class if the pickle is incomplete or
+    has values that are not plain."""
+    file = io.BytesIO(data)  # a read that returns too few bytes needs no check, as the last opcode is then missing
     reader = READER(file)
     reader.dispatch = Opcodes({code[0]: READER.dispatch[code[0]] for code in PLAIN})
     reader.dispatch[pickle.BINUNICODE[0]] = read_text

@@ -1,10 +1,11 @@
 """Prepares this node for another attempt of a run: ends processes of earlier attempts, and finds a free port.
 
-spec: {"run", "attempt", "ports": [candidates], [] if ranks do not meet here, "pause": seconds to wait first, "part":
-the fields of SPEC for a spare, which has no folder of the run yet; the last two are optional}.
-While it waits, the run's state here is "restarting"; after its response, "starting", until the head has begun the
-attempt. It ends when the head goes away; the pause ends if the run is stopped for good. Sends J {"event": "ready",
-"left": [pids], "port": the first free one or null, "forbidden": whether the run was stopped for good meanwhile}.
+spec: {"run", "attempt": the next attempt, "ports": [candidates], [] if ranks do not meet here, "pause": seconds to wait
+first, "part": the fields of SPEC for a spare, which has no folder of the run yet}. "pause" and "part" are optional.
+While this program waits, the run's state here is "restarting". After its response the state is "starting", until the
+head has begun the attempt. It ends when the head goes away. The pause ends if the run is stopped for good. Sends J
+{"event": "ready", "left": [pids that could not be ended], "port": the first free one or null, "forbidden": whether the
+run was stopped for good meanwhile}.
 """
 
 import os
@@ -33,8 +34,8 @@ def is_free(port: int) -> bool:
 
 
 def stand_by(run: str, part: "run_specs.Part") -> "str | None":
-    """Makes a folder for a run that has not been here, so that the run can be found and stopped before it begins.
-    Returns its path, or None."""
+    """Makes a folder for a run that was not on this node before, so that the run can be found and stopped before it
+    begins. Returns the folder's path, or None if it cannot be made. part: the fields of SPEC."""
     try:
         folder = os.path.join(own_home(RUNS), run_names(run)[1])
         os.mkdir(folder, 0o700)
@@ -46,6 +47,7 @@ def stand_by(run: str, part: "run_specs.Part") -> "str | None":
 
 
 def be_seen(folder: str, state: str) -> None:
+    """Shows the state of the next attempt to other programs, as long as this process is alive."""
     try_write(os.path.join(folder, NEXT), dict(identity(os.getpid()), boot=boot_id(), state=state))
 
 

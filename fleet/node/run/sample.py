@@ -19,10 +19,10 @@ from fleet.protocol.state import RUN_MARK, is_run_id
 
 ESTABLISHED = "01"
 WAITING_BYTES = 1 << 15  # with so many bytes to send, or to read, data waits on a connection
-MOST_LINKS, MOST_PEERS, MOST_RUNS = 64, 64, 20
+MOST_LINKS, MOST_PEERS, MOST_RUNS = 64, 64, 20  # network interfaces; pairs of addresses; runs in a sample
 MOST_BYTES = 4 << 20  # of a table of connections
 NAN = float("nan")  # an unknown counter, which has no rate
-HEARTBEAT_SECONDS = 5.0  # rare, as samples show, too, that the node is alive
+HEARTBEAT_SECONDS = 5.0  # longer than usual, because samples show, too, that the node is alive
 
 
 class Rates:
@@ -41,8 +41,9 @@ class Rates:
 
 
 class Sampler:
-    """Takes samples. run: also samples the CPU time and connections of this run's processes. root: the folder that has
-    proc and sys."""
+    """Takes samples. run: if it is set, samples have the CPU time and connections of this run's processes, too. root:
+    the folder that has proc and sys. waited: (own address, other address) -> how many calls of look() found data that
+    waits [to be sent, to be read]. looks: the number of these calls. cut: a table of connections was too long."""
 
     def __init__(self, run: "str | None" = None, clock: Clock = CLOCK, root: str = "/") -> None:
         self.run, self.clock, self.root, self.nvml = run, clock, root, Nvml()
@@ -50,15 +51,16 @@ class Sampler:
         self.waited: dict[tuple[str, str], list[int]] = {}
         self.looks, self.cut = 0, False
         self.sockets: set[str] = set()
-        with suppress(OSError, ValueError, LookupError):  # the next sample raises it again
+        with suppress(OSError, ValueError, LookupError):  # the next sample raises the same error
             self.sample()
 
     def read(self, path: str, most: int = 1 << 20) -> str:
         return read_file(self.root + path, most).decode("ascii", "replace")
 
     def sample(self) -> "dict[str, Any]":
-        """Returns a sample of the node. Rates are those since the last call."""
-        ticks = [int(each) for each in self.read("proc/stat").partition("\n")[0].split()[1:9]]  # a guest's are "user"
+        """Returns a sample of the node. Its rates are averages since the last call."""
+        # the later columns, of guests, are part of "user"
+        ticks = [int(each) for each in self.read("proc/stat").partition("\n")[0].split()[1:9]]
         counters: dict[Any, float] = {"busy": sum(ticks) - sum(ticks[3:5]), "all": sum(ticks)} if ticks else {}
         counters.update(self.links())
         rates = self.rates.of(counters, self.clock.monotonic())
@@ -100,9 +102,9 @@ class Sampler:
         return dict(found, runs=sorted(ours), others=sum(run not in ours for run in runs) if known else None)
 
     def links(self) -> "dict[Any, float]":
-        """Returns the bytes received and sent by each network interface with hardware, and by each InfiniBand adapter
-        with all its ports. Without such an interface, as in a container, it counts each interface. The kernel counts
-        the latter in units of 4 bytes."""
+        """Returns {(kind, name, way): bytes so far}. kind: "net" or "ib". way: 0 for received bytes, 1 for sent bytes.
+        "net" has each network interface with hardware, or each interface if none has hardware, as in a container. "ib"
+        has each InfiniBand adapter, as the sum of its ports. The kernel counts InfiniBand in units of 4 bytes."""
         lines = dict(line.partition(":")[::2] for line in self.read("proc/net/dev").splitlines()[2:])
         counters = {name.strip(): line.split() for name, line in lines.items() if name.strip() != "lo"}
         there = [name for name in counters if os.path.exists(self.root + "sys/class/net/%s/device" % name)]
@@ -118,9 +120,9 @@ class Sampler:
         return found
 
     def of_run(self, run: str) -> "tuple[float | None, float | None]":
-        """Returns (the number of CPUs that the run's threads used, the number for which they waited), on average since
-        the last call. The second is large if there are too few CPUs for them. Returns (None, None) if the kernel does
-        not count this."""
+        """Returns (the number of CPUs that the run's threads used, the number of CPUs for which they waited), on
+        average since the last call. The second is large if there are too few CPUs for the threads. Returns (None, None)
+        if the kernel does not count this."""
         spent: dict[Any, float] = {}
         self.sockets = set()
         for pid in marked(run):
@@ -134,8 +136,8 @@ class Sampler:
         return (had, lacked) if any(spent.values()) else (None, None)
 
     def look(self) -> None:
-        """Counts the connections of the run's processes on which data waits now: to be sent or acknowledged, and to be
-        read."""
+        """Adds to `waited` the connections of the run's processes on which data waits now, either to be sent or
+        acknowledged, or to be read."""
         self.looks += 1
         waits: dict[tuple[str, str], list[bool]] = {}
         for path in ("proc/net/tcp", "proc/net/tcp6"):

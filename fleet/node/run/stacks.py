@@ -3,8 +3,9 @@
 spec: {"run", "ranks": [...] or null for all, "ended": bool, "native": bool}. Sends J {"event": "stacks", "ranks":
 [...], ...}: see fleet/protocol/messages/stacks.py; {"event": "failed", ...} if no such run is known.
 
-It uses py-spy if the rank's own PATH has it. Native frames stop the rank for some tenths of a second; Python frames do
-not. Otherwise it uses faulthandler, if rank.py has armed the rank. Otherwise it reads the kernel's stack."""
+It uses py-spy if the rank's own PATH has it. To read native frames, py-spy stops the rank for some tenths of a second;
+to read Python frames, it does not. Otherwise it uses faulthandler, if rank.py has armed the rank. Otherwise it reads
+the kernel's stack."""
 
 import json
 import os
@@ -121,7 +122,7 @@ def is_armed(pid: int, path: str) -> bool:
 
 
 def answering(pid: int) -> "set[str]":
-    """Returns the threads in which the signal is blocked. The kernel blocks it in a thread while that handles it."""
+    """Returns the ids of the threads that block the signal now. A thread blocks it while it handles the signal."""
     return {tid for tid in threads_of(pid) if has_signal(status_of(pid, b"SigBlk", "/task/" + tid))}
 
 
@@ -160,10 +161,10 @@ def by_kernel(pid: int) -> "Threads":
     return [_thread(read_file("/proc/%d/comm" % pid).decode("utf-8", "replace").strip(), True, frames)]
 
 
-# -- launchers and ranks that a user's script started, and that wait for others at an address of this very node -----
+# -- the address of this node at which launchers or ranks that a user's script started wait for other nodes --------
 def own_master(run: str) -> "str | None":
-    """Returns the address where a launcher or rank of several nodes waits for others, if this node has that address, or
-    None. Ignores addresses that fleet has set."""
+    """Returns the address of this node at which a launcher or rank waits for other nodes; None if there is none.
+    Ignores addresses that fleet has set."""
     found = {pid: environment(pid) for pid in sorted(marked(run))}
     given = {env.get(b"MASTER_ADDR") for pid, env in found.items() if read_file("/proc/%d/comm" % pid) == RANK_WRAPPER}
     for pid, env in found.items():

@@ -1,11 +1,11 @@
 """Stops a run on this node, whether its supervisor is alive, was killed, hangs, or has not started yet.
 
 spec: {"run", "grace": s, "reason", "end", "attempt": the last attempt to stop; without it no attempt may follow,
-"verdict": the run's, if it is over}.
+"verdict": how the run ended, if it is over}.
 Sends J {"event": "stopped", "left": [pids], "was", "stuck", "verdict": the one on record here}. was: "running"; "gone"
-(it had ended already, or a later attempt is under way); "unknown" (it was never started here: the file
-~/.fleet/runs/RUN@NODE.stop now makes a late supervise.py refuse). left: pids that SIGKILL did not end; stuck: texts
-about these, if there are any.
+(the run had ended already, or a later attempt is under way); "unknown" (the run was never started here: the file
+~/.fleet/runs/RUN@NODE.stop, the tombstone, now makes a late supervise.py refuse the run). left: pids that SIGKILL did
+not end; stuck: texts about these processes, if there are any.
 """
 
 import os
@@ -41,13 +41,14 @@ from fleet.node.run.marks import marked
 from fleet.node.run.start.ending import Ending, descendants, end_and_record, end_unsupervised
 from fleet.protocol.state import FINAL, RUNS, SPEC
 
-MARGIN, ENDING_MARGIN = 5.0, 13.0  # beyond the grace: until a supervisor must have begun the stop; ended the run
+# after the grace period: so long a supervisor may take to begin the stop; to end the run once it has begun the stop
+MARGIN, ENDING_MARGIN = 5.0, 13.0
 OLD_SECONDS = 86400
 
 
 def forbid(run: str, attempt: "int | None") -> None:
-    """Writes the tombstone atomically, unless there is one that forbids as much. Removes tombstones that are older than
-    a day."""
+    """Writes the tombstone of a run atomically, unless there is one that forbids as much. attempt: the last attempt to
+    forbid; None: all. Removes tombstones that are older than a day."""
     root = own_home(RUNS)
     if attempt is None or not is_forbidden(run, attempt):
         new = os.path.join(root, ".%s.%d" % (os.path.basename(tombstone(run)), os.getpid()))
@@ -62,30 +63,32 @@ def forbid(run: str, attempt: "int | None") -> None:
 
 
 def ask(folder: str, grace: float, reason: str, end: "run.Verdict | None", clock: Clock) -> bool:
-    """Requests a stop from the supervisor, and waits. Returns whether it, or its guardian, wrote how the run ended."""
+    """Requests a stop from the supervisor, and waits. Returns whether the supervisor or its guardian wrote how the run
+    ended."""
     request_stop(folder, grace, reason, end)
-    # it sends SIGKILL after `grace`: a supervisor that takes longer is itself stopped or hangs
+    # the supervisor sends SIGKILL after `grace`: if it takes longer, it is itself stopped (SIGSTOP) or hangs
     began, margin = clock.monotonic(), MARGIN
     while clock.monotonic() < began + grace + margin:
         status, kept = status_and_life(folder)
         if status.get("state") in FINAL or not kept:
             return status.get("state") in FINAL
         if status.get("state") == "stopping":
-            margin = ENDING_MARGIN  # it waits for processes that end slowly; this process would have to wait, too
+            margin = ENDING_MARGIN  # the supervisor waits for slow processes, for which this process would wait, too
         clock.sleep(0.02)
     return False
 
 
 def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], str]":
+    """Stops a run. Returns ("left", "was"), see above."""
     run, grace, reason = spec["run"], float(spec.get("grace") or 0), spec.get("reason") or "stopped"
     attempt, end, folder = spec.get("attempt"), spec.get("end"), run_folder(run)
     if folder is None:
         with suppress(OSError):
             forbid(run, attempt)
-        # it may have appeared meanwhile
+        # the folder may have appeared before the tombstone did
         folder = run_folder(run)
         if folder is None:
-            ending = Ending(run, grace, clock=clock)  # if ~/.fleet was lost, processes still have marks
+            ending = Ending(run, grace, clock=clock)  # if ~/.fleet was lost, the run's processes still have its marks
             return ending.finish(), "running" if ending.signals_sent else "unknown"
         remove_file(tombstone(run))
     begun = read_json(os.path.join(folder, SPEC))
@@ -97,7 +100,7 @@ def stop(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "tuple[list[int], 
         if end and next_attempt_state(folder):
             put_verdict(folder, dict(end, attempt=attempt_of(read_json(os.path.join(folder, SPEC)))))
     if read_status(folder).get("state") in FINAL:
-        # with an attempt: only its leftovers, not processes of another attempt that is just beginning
+        # if an attempt is given, ends only leftovers on record, not processes of another attempt that is just beginning
         left = read_status(folder).get("left") if attempt is not None else True
         return Ending(run, grace, clock=clock).finish() if left else [], "gone"
     if live_supervisors(folder) and ask(folder, grace, reason, end, clock):
@@ -127,8 +130,8 @@ def stopped(spec: "run_specs.StopSpec", clock: Clock = CLOCK) -> "run.Stopped":
 
 
 def remains() -> "list[facts.Remains]":
-    """Ends runs whose supervisor and guardian were both killed. Returns them, and processes that SIGKILL did not
-    end."""
+    """Ends runs whose supervisor and guardian were both killed. Returns these runs, and ended runs of which processes
+    are alive that SIGKILL did not end."""
     found: list[facts.Remains] = []
     for name in own_runs():
         with suppress(Exception):  # a damaged folder must not prevent another run's start
@@ -137,11 +140,11 @@ def remains() -> "list[facts.Remains]":
 
 
 def remains_of(folder: str) -> "list[facts.Remains]":
-    """Does the same for one run's folder."""
+    """Does the same as remains() for one run's folder."""
     spec = read_json(os.path.join(folder, SPEC))
     run = spec.get("run")
     if not isinstance(run, str) or run != os.path.basename(folder).partition("@")[0]:
-        return []  # it is a user's copy of a run's folder
+        return []  # the folder is a user's copy of a run's folder
     if spec.get("node") != NODE or not since_boot(folder):
         return []
     status, kept = status_and_life(folder)

@@ -8,9 +8,9 @@ Sends J {"event": "started", "pid", "dir"}, {"event": "neighbours", "runs": the 
 "alone" run} or {"event": "failed", "message", "hint"}, then X.
 
 There are three processes. The foreground process sends the response and ends. The guardian only waits for the
-supervisor, and cleans up if that is killed. The supervisor is the engine's parent. None of them has the run's mark. The
-final status.json is {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal": n|null, "reason",
-"time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true if the disk is full}.
+supervisor, and cleans up if the supervisor is killed. The supervisor is the engine's parent. None of the three has the
+run's mark. The final status.json is {"state": "exited"|"stopped"|"lost", "engine_status": 0..255|null, "signal":
+n|null, "reason", "time", "left": [pids], "cause", "began": see run_folder.py, "disk_full": true if the disk is full}.
 """
 
 import glob
@@ -60,7 +60,7 @@ from fleet.protocol.codes import FOR_RANKS
 from fleet.protocol.frames import MESSAGE
 from fleet.protocol.state import ATTEMPT, FINAL, PID, SPEC, STATUS
 
-MOST_NAMED = 20  # other runs in a response, which must fit into one write
+MOST_NAMED = 20  # other runs that a response names: it must fit into one write
 # limits for folders of ended runs: number, bytes, age. A folder younger than FETCH_SECONDS is not removed for its size
 KEPT_RUNS, KEPT_BYTES, KEPT_SECONDS, FETCH_SECONDS = 20, 1 << 30, 30 * 86400.0, 600.0
 
@@ -82,8 +82,9 @@ def detach(keep: int) -> None:
 def supervise(
     spec: "run_specs.Starting", temporary: str, guardian: "dict[str, int | None]", writer: int, kernel: KernelLog
 ) -> None:
-    """Is the supervisor's main function: publishes the folder, starts the engine, sends the response, and supervises
-    the engine."""
+    """Is the supervisor's main function: publishes the run's folder, starts the engine, sends the response, and
+    supervises the engine. temporary: the folder before that. guardian: its identity. writer: where the response goes.
+    kernel: reads the kernel log since the start."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-supervise")
     signals = Signals()
@@ -118,7 +119,7 @@ def supervise(
 
 
 def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
-    """Is the guardian's main function: starts the supervisor, and if that is killed, ends the run in its place."""
+    """Is the guardian's main function: starts the supervisor. Ends the run if the supervisor is killed."""
     detach(writer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_NAME, b"fleet-guardian")
@@ -126,7 +127,7 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
     child = forked(lambda: supervise(spec, temporary, guardian, writer, kernel))
     born = start_time(child) or 0
     os.close(writer)
-    # the handlers stay after the supervisor's end, when its pid may be another process's: send_signal() checks
+    # the handlers stay after the supervisor's end, when its pid may be another process's: send_signal() compares `born`
     for signum in (signal.SIGTERM, signal.SIGINT, *FOR_RANKS):
         signal.signal(signum, lambda got, _frame: send_signal(child, born, got))
     _pid, status = os.waitpid(child, 0)
@@ -138,12 +139,13 @@ def guard(spec: "run_specs.Starting", temporary: str, writer: int) -> None:
             spec["run"], folder, spec["grace"], "the supervisor was ended " + how, [os.getpid()], kernel=kernel
         )
     with suppress(OSError):  # another run's guardian may remove the same folders
-        prune_runs(KEPT_RUNS - 1)  # in addition to this run
+        prune_runs(KEPT_RUNS - 1)  # this run is kept, too
 
 
 # -- runs that have ended are kept for a while ---------------------------------------------------------------
 def has_ended(folder: str) -> bool:
-    """Returns whether the folder is of a run of this node that has no live process, and will have none."""
+    """Returns whether the folder is of a run of this node that has no live process, and whose next attempt is not
+    about to begin."""
     if (
         read_json(os.path.join(folder, SPEC)).get("node") != NODE
         or live_supervisors(folder)
@@ -169,7 +171,7 @@ def prune_runs(keep: int = KEPT_RUNS, size: int = KEPT_BYTES) -> None:
     folders = [os.path.join(runs_root(), name) for name in own_runs()]
     ended = [(os.stat(os.path.join(folder, STATUS)).st_mtime, folder) for folder in folders if has_ended(folder)]
     for _, folder in ended:
-        cut_short = read_status(folder).get("state") not in FINAL  # by the node's restart
+        cut_short = read_status(folder).get("state") not in FINAL  # the node's restart ended the run
         container = Apart.of(str(read_json(os.path.join(folder, SPEC)).get("run"))) if cut_short else None
         if container:
             container.is_gone([], CLIENT_SECONDS + REMOVE_SECONDS)
@@ -200,10 +202,11 @@ def answer() -> None:
         return
     reader, writer = os.pipe()
     forked(lambda: guard(spec, temporary, writer))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process may follow the run next: it reaps no guardian
+    # this process may follow the run next, and does not reap the guardian
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.close(writer)
     start_heartbeat()
-    # reads one message, not to end of file: an engine that hangs in a dead mount keeps the pipe open
+    # reads one message, and not up to end of file, as an engine that hangs in a dead mount keeps the pipe open
     data = os.read(reader, 65536)
     if data:
         frame(MESSAGE, data)

@@ -1,5 +1,5 @@
-"""Records when the logs of a run grew: their sizes, at most once a second. As a program, it sends the sizes that the
-logs had some seconds ago, to within a second (for older times, less precisely).
+"""Records the sizes of a run's logs, at most once a second, to know when they grew. As a program, it sends the sizes
+that the logs had some seconds ago, precise to a second (older times are less precise).
 
 spec: {"run", "ago": seconds}. Sends J {"event": "since", "offsets": {name: bytes}}, where a log without an offset was
 empty then, or J {"event": "failed", "message", "hint"}.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     Mark = tuple[float, dict[str, int]]
 
 EVERY_SECONDS = 1.0
-MOST = 4096  # marks; beyond that, the older half is thinned
+MOST = 4096  # if there are more marks, the older half is thinned
 
 
 class Times:
-    """Writes marks to the file TIMES: a time and the size of each log that grew. The supervisor calls look() at every
-    tick."""
+    """Writes marks to the file TIMES. A mark is a time, and the size of each log that grew since the last mark. The
+    supervisor calls look() at every tick."""
 
     def __init__(self, folder: str, clock: Clock = CLOCK) -> None:
         self.folder, self.path, self.clock = folder, os.path.join(folder, TIMES), clock
@@ -40,7 +40,7 @@ class Times:
             self.mark()
 
     def mark(self) -> None:
-        """Adds a mark if a log grew. If the disk is full, a later mark has these sizes."""
+        """Adds a mark if a log grew. If that fails because the disk is full, a later mark has these sizes."""
         with suppress(OSError):
             names = [name for name in os.listdir(self.folder) if is_log(name) and name != METRICS]
             sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
@@ -49,8 +49,8 @@ class Times:
                 self.sizes.update(grown)
 
     def add(self, mark: "Mark") -> bool:
-        """Writes a whole line, or nothing, so that the next line never continues a cut one. Returns whether it wrote
-        the line. Raises OSError."""
+        """Writes a mark as a whole line, or writes nothing, so that the next line never continues a cut one. Returns
+        whether the line was written. Raises OSError."""
         self.marks.append(mark)
         if len(self.marks) <= MOST:
             return append_whole(self.path, text_of([mark]))
@@ -70,8 +70,8 @@ def thinned(marks: "list[Mark]") -> "list[Mark]":
 
 
 def sizes_at(folder: str, when: float) -> "dict[str, int]":
-    """Returns the sizes of the logs at the last mark before `when`. Bytes after these may have been written before
-    `when`, but none before them was written after it."""
+    """Returns the sizes of the logs at the last mark before `when`. Some bytes beyond these sizes may have been written
+    before `when`, but all bytes up to these sizes were."""
     sizes: dict[str, int] = {}
     for line in read_file(os.path.join(folder, TIMES)).split(b"\n"):
         with suppress(ValueError, TypeError):  # a line that was cut short

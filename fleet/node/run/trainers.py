@@ -1,11 +1,11 @@
-"""Finds the training process of each rank on this node, whose stack shows where the rank is."""
+"""Finds the training process of each rank on this node. Its stack shows where the rank is."""
 
 import os
 
 from fleet.node.base.processes import descendants_of, environment, is_ours, rank_wrappers
 from fleet.node.run.marks import marked
 
-ONCE_A_NODE = b"FLEET_FIRST_RANK"  # only a wrapper (rank.py) has it, and not its child
+ONCE_A_NODE = b"FLEET_FIRST_RANK"  # a wrapper (rank.py) has this variable if it runs once per node; its child has not
 # variables that a launcher sets for its ranks: if they differ, a rank's own shell script has started a launcher
 PLACE = (b"RANK", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"MASTER_PORT", b"TORCHELASTIC_RUN_ID")
 
@@ -26,14 +26,15 @@ def rank_of(env: "dict[bytes, bytes]") -> "int | None":
 
 
 def trainers(run: str) -> "dict[int, int]":
-    """Returns {rank: pid}. If a rank is a shell script, these are the ranks of a launcher that it started, or else its
-    first Python process."""
+    """Returns {rank: pid of its training process}. For a rank that is a shell script, returns the ranks of a launcher
+    that the script started, or if there are none the first Python process of the script."""
     found: dict[int, int] = {}
     for wrapper in filter(is_ours, rank_wrappers(marked(run))):
         for pid in (pid for pid, stat in descendants_of([wrapper]).items() if int(stat[1]) == wrapper):
             env, outer = environment(pid), environment(wrapper)
             rank = rank_of(env)
-            if rank is None or ONCE_A_NODE in outer:  # its title has overwritten its environment, or it is no rank
+            # the process has overwritten its environment with a title, or is no rank, as it starts ranks itself
+            if rank is None or ONCE_A_NODE in outer:
                 rank = rank_of(outer)
             found.update(_inner(pid, env, rank) or {rank: pid} if rank is not None else {})
     return found

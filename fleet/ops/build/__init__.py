@@ -34,8 +34,9 @@ OP = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class BuildPlan(OnHosts):
-    """Describes a build. inventory: the hosts that get the wheel. tree: the source on the head, None: deepspeed's sdist
-    of `version`. host: the host that builds. arch: () means auto."""
+    """Describes a build. inventory: the hosts that get the wheel. tree: the source on the head, or None for deepspeed's
+    sdist of `version`. host: the host that builds. arch: GPU architectures such as "8.0", or () for those of all
+    hosts."""
 
     request: Build
     name: str
@@ -154,7 +155,8 @@ def run(plan: BuildPlan, runtime: Runtime) -> Report:
 
 
 def build_env(plan: BuildPlan, arch: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Returns the variables of the build, and deepspeed's ops that they request."""
+    """Returns the build's environment variables, and deepspeed's ops (compiled extensions) that these variables
+    request."""
     values: dict[str, str] = {"TORCH_CUDA_ARCH_LIST": ";".join(arch)} if arch else {}
     ops: tuple[str, ...] = ()
     if plan.deepspeed:
@@ -172,7 +174,8 @@ def _failed(plan: BuildPlan, error: FleetError, built: Built) -> Report:
 
 
 def _own_folder(builds: Path) -> Path:
-    """Returns the folder builds/ on the head, which git and code syncs ignore. Raises UsageError."""
+    """Returns the folder builds/ on the head, which git and code syncs ignore. Raises UsageError if it cannot be made
+    or belongs to another user."""
     with on_os_error(UsageError, f"cannot write to {builds}", hint="choose a folder with --builds-dir"):
         own.own_folder(builds, "--builds-dir", make=True)
     return builds.resolve()
@@ -191,8 +194,8 @@ def installed_ops(text: str) -> dict[str, bool]:
 
 
 def check_ops(path: Path, ops: Sequence[str], host: str) -> None:
-    """Raises HostFailed if the wheel lacks one of the ops. deepspeed drops an op that it does not know or cannot
-    compile without a message."""
+    """Raises HostFailed if the wheel lacks one of the ops. If deepspeed does not know an op, or cannot compile it, it
+    drops the op without a message."""
     if not ops:
         return
     try:

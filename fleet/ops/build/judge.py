@@ -13,7 +13,8 @@ Facts = Mapping[str, Any]
 
 
 def given_arch(text: str) -> tuple[str, ...]:
-    """Returns the capabilities of --arch "8.0;9.0" (or with commas, or spaces), () for auto. Raises UsageError."""
+    """Returns the compute capabilities in the value of --arch, "8.0;9.0" (or with commas or spaces), or () for "auto".
+    Raises UsageError for other text."""
     if text == "auto":
         return ()
     parts = tuple(part for part in text.replace(";", " ").replace(",", " ").split())
@@ -26,8 +27,8 @@ def given_arch(text: str) -> tuple[str, ...]:
 
 
 def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
-    """Returns the compute capabilities of all GPUs of all hosts, ascending, () without GPUs. Raises PreflightError for
-    an unknown GPU, and for GPUs that cannot be queried."""
+    """Returns the compute capabilities of all GPUs of all hosts, in ascending order, or () if there are no GPUs. Raises
+    PreflightError for an unknown GPU, and for GPUs that cannot be queried."""
     found: set[str] = set()
     unknown: dict[str, list[str]] = {}
     for host, known in facts.items():
@@ -57,8 +58,8 @@ def fleet_arch(facts: Mapping[str, Facts]) -> tuple[str, ...]:
 
 
 def older_glibc(facts: Mapping[str, Facts], builder: str) -> str | None:
-    """Returns a warning if a host's C library is older than the builder's, as the wheel may not load there. Else
-    None."""
+    """Returns a warning if a host's C library is older than the builder's, because the wheel may not load on that host.
+    Returns None otherwise."""
     versions = {host: numbers(known.get("glibc")) for host, known in facts.items()}
     own = versions[builder]
     older = [host for host, version in versions.items() if own and version and version < own]

@@ -54,7 +54,7 @@ def look(inventory: Inventory, runtime: Runtime) -> tuple[Result, ...]:
 
 
 def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtime) -> str:
-    """Copies the source to the node that builds, as `fleet sync` copies code. Returns its path there."""
+    """Copies the source to the node that builds, as `fleet sync` copies code. Returns the source's path on the node."""
     key = hashlib.sha256(str(tree).encode()).hexdigest()[:12]
     there = f"~/{HOME}/{SOURCES}/{re.sub(r'[^A-Za-z0-9._-]', '_', name)}-{key}"
     dests = {one.hosts[0].name: there}
@@ -68,7 +68,8 @@ def carry(one: Inventory, name: str, tree: Path, *, whole: bool, runtime: Runtim
 def build_there(
     one: Inventory, there: str, env: Mapping[str, str], folder: Path, build_id: str, runtime: Runtime
 ) -> tuple[Path, str]:
-    """Builds on the node. Returns (the wheel's path on the head, its sha256). The log is in `folder` in any case."""
+    """Builds on the node. Returns (the wheel's path on the head, its sha256). Writes the log to `folder`, also if the
+    build fails."""
     host = one.hosts[0]
     trained = training(one, host)
     spec: BuildSpec = {
@@ -136,5 +137,6 @@ def _failure(end: Failed, host: str, log: Path) -> HostFailed:
 
 
 def _shown(name: str, value: str) -> str:
-    """Returns a variable for the log: with its value if it is of the build, only its name if the user set it."""
+    """Returns a variable for the log: with its value if it is one of the build's own, or only its name if the user set
+    it."""
     return f"{name}={value}" if name.startswith(("DS_", "TORCH_CUDA_")) else name

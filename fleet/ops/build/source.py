@@ -1,4 +1,4 @@
-"""Finds the source to build: a tree on the head, or an sdist that pip downloads there."""
+"""Finds the source to build: a tree on the head, or an sdist (source archive) that pip downloads to the head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = re.compile(r"[0-9][0-9A-Za-z.!+-]*")
 
 
 def check_tree(folder: Path) -> Path:
-    """Returns the folder if pip can make a wheel of it. Raises UsageError."""
+    """Returns the folder if pip can make a wheel of it. Raises UsageError if pip cannot."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UsageError(f"the source {folder} {what}", hint="give the folder with its pyproject.toml or setup.py")
@@ -44,7 +44,7 @@ def fetch_deepspeed(version: str, runtime: Runtime) -> Path:
 
 def _download(version: str, folder: Path, runtime: Runtime) -> None:
     with fresh(folder.with_name(f".{folder.name}.new")) as work:
-        # pip would run its setup.py for its metadata; only the building node may run that
+        # pip would run the sdist's setup.py to get its metadata; only the node that builds may run setup.py
         only_source = ["--no-binary", "deepspeed", "--no-deps", "--progress-bar", "off"]
         printed = run_pip(["download", *only_source, f"deepspeed=={version}"], work, runtime, sources=work)
         if printed is not None:
@@ -66,7 +66,7 @@ def _download(version: str, folder: Path, runtime: Runtime) -> None:
 
 def unpack(sdist: Path, to: Path) -> Path:
     """Unpacks an sdist below `to`. Returns its only folder. Raises HostFailed for links, devices and paths that lead
-    outside. tarfile's own filter exists since Python 3.11.4 only, and differs between versions."""
+    outside. tarfile's own filter is not used: it exists only since Python 3.11.4, and differs between versions."""
     try:
         with tarfile.open(sdist) as archive:
             for member in archive:

@@ -38,7 +38,7 @@ from fleet.runtime import Runtime
 
 @dataclass(frozen=True)
 class HostRequest:
-    """Holds the request to one host. name: the name of what is written on this machine."""
+    """Holds the request to one host. name: the name that the fetched file or folder gets on this machine."""
 
     spec: GiveSpec
     name: str
@@ -54,8 +54,8 @@ def plan(inventory: Inventory, request: Get) -> GetPlan:
 
 
 def run(plan: GetPlan, runtime: Runtime) -> Report:
-    """Fetches the files. A host without the path is no failure, unless all lack it. Each result has files, bytes, same
-    and to."""
+    """Fetches the files. A host that lacks the path does not fail, unless all hosts lack it. Each result has "files",
+    "bytes", "same" and "to"."""
     answers, silent = _answers(plan, runtime)
     hosts = tuple(host for host in plan.hosts if host.name in answers)
     if not plan.request.all and any(is_repository(each.name) for each in answers.values()):
@@ -96,7 +96,7 @@ def _run(
 
 
 def _nothing(plan: GetPlan, of_run: bool) -> UsageError:
-    """Returns the error if no host has a file to fetch."""
+    """Returns the error for the case that no host has a file to fetch. of_run: the files of a run were requested."""
     what = plan.request.what
     if of_run:
         wrote = f"run {what} has written nothing into its folder, on none of its hosts"
@@ -119,8 +119,8 @@ def _bring(
     senders: Senders,
     flat: bool,
 ) -> dict[str, Result]:
-    """Fetches the files of the hosts. They are put in place once it is known for all hosts which files on this machine
-    are in the way."""
+    """Fetches the files of the hosts. Puts no file in place before the user has agreed to replace files on this
+    machine, for all hosts. flat: the files get no folder that is named after their host."""
     to = plan.request.folder
     alone = turn(f"get-{store_of(to).name}", f"another get to {to}", runtime)  # two gets would share a stage
     with alone, contextlib.closing(Ground(to)) as ground:
@@ -150,8 +150,8 @@ def _check_room(plan: GetPlan, ground: Ground, trees: Iterable[Tree]) -> None:
 
 
 def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: Senders) -> None:
-    """Asks the user whether files on this machine that did not come from get may be replaced. Raises UsageError if not:
-    nothing is replaced."""
+    """Asks the user whether files on this machine that did not come from get may be replaced. Raises UsageError, and
+    replaces nothing, if the user declines."""
     found = dict[str, dict[str, str]]()
     for host, place in places.items():
         with as_host_failure(host):
@@ -160,7 +160,7 @@ def _ask(plan: GetPlan, places: Mapping[str, Place], runtime: Runtime, senders: 
     if not ways:
         return
     text = f"{counted(len(ways), 'file')} here would be replaced, and get did not put it there as it is: {few(ways)}"
-    senders.close() if not plan.request.force else None  # closed meanwhile: the user may take long to answer
+    senders.close() if not plan.request.force else None  # no session waits: the user may take long
     if not plan.request.force and not runtime.ask(f"{text}. Replace?"):
         to = ["--to", str(plan.request.folder)] if plan.request.folder != Path(".") else []
         line = shlex.join(["fleet", "get", plan.request.what, *to, "--force"])

@@ -28,7 +28,8 @@ Message = Giving | Output | End
 
 class Sender:
     """Runs the program `delivery.give` on a host and reads its list of files: `tree` and `left_out`, as listed()
-    returns them. everything: leave out no repositories. messages(): reads the messages after the list."""
+    returns them. everything: whether to keep git's and hg's repositories in the list. messages(): reads the messages
+    after the list."""
 
     def __init__(self, host: Host, spec: GiveSpec, runtime: Runtime, everything: bool) -> None:
         with contextlib.ExitStack() as opened:
@@ -43,22 +44,22 @@ class Sender:
 
 
 class Senders:
-    """Holds a Sender for each host. stay: each stays open after its list of files, so all hosts are connected at once.
-    Without it each is closed after its list, and open() starts a new one."""
+    """Holds a Sender for each host. stay: whether a Sender stays open after its list of files, so that all hosts are
+    connected at once. Without `stay`, it is closed after its list, and open() starts a new one."""
 
     def __init__(self, runtime: Runtime, stay: bool, everything: bool) -> None:
         self.runtime, self.stay, self.everything = runtime, stay, everything
         self._open = dict[str, Sender]()
 
     def list_files(self, host: Host, spec: GiveSpec) -> Sender:
-        """Returns the host's Sender with its list of files. It is already closed unless `stay`."""
+        """Returns the host's Sender with its list of files. The Sender is already closed unless `stay`."""
         sender = self._open[host.name] = self.open(host, spec)
         if not self.stay:
             self._open.pop(host.name).close()
         return sender
 
     def open(self, host: Host, spec: GiveSpec) -> Sender:
-        """Returns an open Sender of the host, a new one if need be. The caller closes it."""
+        """Returns an open Sender of the host. Starts a new one if none is open. The caller closes it."""
         return self._open.pop(host.name, None) or Sender(host, spec, self.runtime, self.everything)
 
     def close(self) -> None:
@@ -67,8 +68,8 @@ class Senders:
 
 
 def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
-    """Yields the node's messages and output, and "end" after the last. Raises HostFailed if the node reports
-    that it failed."""
+    """Yields the node's messages and output, and the message "end" after the last one. Raises HostFailed if the node
+    reports that it failed."""
     for frame in program.frames(silence=SILENCE_SECONDS, cancel=cancel, watchdog=Watchdog(clock=program.clock)):
         if frame.kind == OUTPUT:
             yield {"event": "output", "data": frame.payload}
@@ -81,8 +82,9 @@ def messages_of(program: Program, cancel: Cancel) -> Iterator[Message]:
 
 
 def listed(messages: Iterator[Message], spec: GiveSpec, host: str, everything: bool) -> tuple[Tree, tuple[str, ...]]:
-    """Returns (the files that a host would send, paths of the repositories that were left out of them). No entries and
-    no mode mean that nothing is there. Raises ProtocolError if the list does not fit the request."""
+    """Returns (the files that a host would send, paths of the repositories that were left out). A tree without entries
+    and without a mode means that the host has no such path. Raises ProtocolError if the list does not fit the
+    request."""
     tree = received_tree(lambda: next(messages), host, "name a folder further down")
     path = spec["path"].partition("/")[2] if spec["path"][0] == "~" else spec["path"]
     parts = [part for part in path.split("/") if part not in ("", ".")]

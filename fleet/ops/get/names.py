@@ -1,5 +1,5 @@
-"""Names the files and folders that `get` writes, by the request and by the run's record on this machine. A node's data
-never becomes such a name."""
+"""Names the files and folders that `get` writes, from the request and from the run's record on this machine. No data of
+a node becomes such a name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet.ops.run.kept.documents import RUN, read_object
 from fleet.protocol.messages.chain import Entry
 from fleet.protocol.state import GET_STAGE, run_name
 
-REPOSITORIES = frozenset({".git", ".hg"})  # their configuration names programs that git and hg run
+REPOSITORIES = frozenset({".git", ".hg"})  # the configuration in such a folder names programs that git and hg run
 
 
 def name_of(path: str) -> str:
@@ -28,8 +28,8 @@ def name_of(path: str) -> str:
 
 
 def name_of_run(run_id: str, host: str, requested: str, runs_dir: Path) -> str:
-    """Returns the name of a run's working folder on a host, by the run's record on this machine; else the run's
-    name."""
+    """Returns the name of a run's working folder on a host, from the run's record on this machine, or else the run's
+    name or id. requested: the run as the request names it."""
     known = read_object(runs_dir / run_id / RUN).get("hosts")
     parts = known if isinstance(known, dict) else {}
     for part in (parts.get(host), *parts.values()):
@@ -44,20 +44,20 @@ def is_repository(name: str) -> bool:
 
 
 def makes_repository(names: Iterable[str]) -> bool:
-    """Returns whether git may take a folder with these names in it for a repository, and run what its config or its
-    hooks name."""
+    """Returns whether git may take a folder with these names in it for a repository, and run the programs that its
+    config or its hooks name."""
     found = {name.lower() for name in names}
     return {"head"} < found & {"head", "config", "commondir"} or {"head", "objects", "refs"} <= found
 
 
 def by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the names in each folder. The folder "" is the one that the paths are relative to."""
+    """Returns the names in each folder. The folder "" is the one to which the paths are relative."""
     return grouped(path.rpartition("/")[::2] for path in paths)
 
 
 def without_repositories(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], list[str]]:
-    """Returns (the other entries, the paths that were left out). It leaves out .git and .hg at any depth, and folders
-    that git takes for a repository."""
+    """Leaves out .git and .hg at any depth, and folders that git takes for a repository. Returns (the remaining
+    entries, the paths that were left out)."""
     entries = tuple(entries)
     paths = {entry[0] for entry in entries}
     out = {path for path in paths if is_repository(path.rpartition("/")[2])}

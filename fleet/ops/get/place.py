@@ -35,7 +35,8 @@ COPY = b".copy.fleet-get."  # prefix of a folder for a copy on the destination's
 
 
 def _move(staged: bytes, place: bytes) -> None:
-    """Moves a staged file to its place in one step. On another file system, a copy next to the place is moved."""
+    """Moves a staged file to its place in one step. From another file system, it first copies the file next to that
+    place."""
     try:
         os.replace(staged, place)
     except OSError as error:
@@ -53,7 +54,7 @@ def _move(staged: bytes, place: bytes) -> None:
 
 @contextlib.contextmanager
 def as_host_failure(host: str | None, hint: str = "once that is mended, get it again: it goes on") -> Iterator[None]:
-    """Raises errors of files on this machine as HostFailed, or as UsageError without a host."""
+    """Raises errors of files on this machine as HostFailed, or as UsageError if `host` is None."""
     kind = HostFailed if host else UsageError
     try:
         yield
@@ -123,8 +124,8 @@ class Place:
         return brought.present_version(self.at(path), known, info) if known else None
 
     def look(self) -> dict[str, str]:
-        """Returns the files in the way on this machine: path -> text. A file that was not received yet, and has the
-        same size as the one here, does not count yet. Raises HostFailed if consent would not help."""
+        """Returns the files in the way on this machine: path -> text. Omits a file here if the host's file was not
+        received yet and has the same size: the two may be equal. Raises HostFailed if consent would not help."""
         self._lacking, self.same = [], 0
         self.alike.clear()
         self.notes.clear()
@@ -169,7 +170,7 @@ class Place:
         return HostFailed(f"{shown(os.fsencode(place))} {what}", hint=hint, host=self.host)
 
     def _is_same(self, entry: Entry, info: os.stat_result, known: Got | None) -> bool:
-        """Returns whether the file on this machine equals the host's. A file that was not received yet does not."""
+        """Returns whether the file on this machine equals the host's. Returns False if the host's was not received."""
         path, kind, _mode, _size, _mtime, link = entry
         if kind == "d":
             return stat.S_ISDIR(info.st_mode)
@@ -213,8 +214,8 @@ class Place:
         )
 
     def lacking(self) -> dict[str, list[Got]]:
-        """Returns the records to write before files are put in place. Each has the present file of get's, if any, and
-        the new one."""
+        """Returns the records to write before files are put in place: path -> [the record of the present file, if get
+        put it there, the record of the new file]."""
         found = dict[str, list[Got]]()
         for (path, kind, *_, link), _here, known in self._lacking:
             come, target = self.came.get(path), encode(link)

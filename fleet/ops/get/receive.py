@@ -29,18 +29,19 @@ from fleet.rules.units import seconds, size_text
 PASSES = 3
 MOST_TRIES = 10  # how often a node reads a file that changes
 KEY = 32  # characters
-# (path, number of staged bytes, their version); None for the number: a file here may equal that version
+# (path, number of staged bytes, their version). The number is None if a file on the head may equal the host's file
 Wanted = tuple[str, int | None, str | None]
 
 
 def mtime_of(version: str) -> int:
+    """Returns the time of change, in ns, that a file's version holds."""
     return int(version.split(" ")[1])
 
 
 class Received:
     """Fetches the files that a place lacks into the stage. The name of a staged file is made of its path and its
     version on the host. growing: paths of files that grew while they were read. gone: paths that vanished. moving: path
-    of a file that changes all the time -> files next to it that do not."""
+    of a file that changes all the time -> (name, age in s) of files next to it that do not change."""
 
     def __init__(self, host: Host, spec: GiveSpec, place: Place, senders: Senders) -> None:
         self.spec, self.place, self.senders, self.runtime = spec, place, senders, senders.runtime
@@ -65,8 +66,8 @@ class Received:
         raise HostFailed(f"{sorted(wrong)[0] or self.spec['path']} did not arrive as it was read", host=self.host)
 
     def _pass(self, wrong: set[str]) -> set[str]:
-        """Runs one conversation with the host. Returns the paths that arrived damaged. wrong: those of the earlier
-        pass, whose staged bytes are not used."""
+        """Runs one conversation with the host. Returns the paths that arrived damaged. wrong: paths that arrived
+        damaged in the earlier pass; their staged bytes are not used."""
         with contextlib.closing(self.senders.open(self.of, self.spec)) as sender:
             if sender.tree is not self.place.tree:  # otherwise look() has just seen this tree
                 self.place.tree = sender.tree
@@ -112,7 +113,7 @@ class Received:
         return path, 0, ""
 
     def _key(self, path: str) -> str:
-        """Returns the staged name of a path. A folder and a file in the place of that folder have different ones."""
+        """Returns the staged name of a path. A folder and a file in the place of that folder have different names."""
         return hashlib.sha256(encode(f"{self.spec['path']}\0{path}")).hexdigest()[:KEY]
 
     def _at(self, name: str) -> bytes:
@@ -150,8 +151,9 @@ class Received:
         return again
 
     def _has_come(self, path: str, staged: bytes | None, size: int, mtime: int, sha256: str, version: str) -> bool:
-        """Returns whether the staged file, or the one here, equals the one that the node read. If so, records it.
-        version: "" if the file grows. size, mtime: of that version."""
+        """Returns whether a file equals the one that the node read, and records it if so. staged: the file's path in
+        the stage, or None for the file in its place. version: "" if the file grows. size, mtime (ns): of that
+        version."""
         known = self.place.alike.get(path) if staged is None else None
         at = self.place.at(path) if staged is None else self.stage.at(staged)
         is_right = sha256 == (known.sha256 if known is not None else brought.digest_of(at))
@@ -200,8 +202,8 @@ class Received:
         raise self._mismatch()
 
     def _begin(self, path: str, begun: Begin) -> bytes:
-        """Returns the path in the stage for that version, and removes other versions. Raises HostFailed if there is no
-        room for it."""
+        """Returns the path in the stage for the version of `begun`, and removes other versions. Raises HostFailed if
+        there is no room for it."""
         staged = (
             self._at(f"{self._key(path)}-{begun['version']}")
             if begun["offset"]
@@ -244,7 +246,7 @@ class Received:
         return what
 
     def not_still(self) -> HostFailed | None:
-        """Returns the error about files that change all the time, or None."""
+        """Returns the error about files that change all the time, or None if there are no such files."""
         if not self.moving:
             return None
         path, quiet = next(iter(self.moving.items()))

@@ -36,9 +36,9 @@ from fleet.transport.ssh.transport import SshTransport
 
 @dataclass(frozen=True)
 class InitPlan(OnHosts):
-    """Describes what to probe. path: the inventory to write. old: its text now. inventory: the hosts to probe. new:
-    those that are not in the file yet. folder: the head's current one; no workdir is proposed if all hosts have it.
-    python: the interpreter of the head's environment, which hosts may have, too."""
+    """Describes what to probe. path: the inventory to write. old: its present text, or None. inventory: the hosts to
+    probe. new: names of hosts that are not in the file. folder: the head's current folder; no workdir is proposed if
+    all hosts have that folder. python: the interpreter of the head's environment, which hosts may have, too."""
 
     path: Path
     old: str | None
@@ -64,8 +64,8 @@ class InitPlan(OnHosts):
 
 @dataclass(frozen=True)
 class Proposal(Report):
-    """Reports a proposal. text: the proposed inventory, None if no host could be probed. rows: host -> column -> text,
-    for the table."""
+    """Reports a proposal. text: the proposed inventory, or None if no host could be probed. rows: host -> column ->
+    text, for the table."""
 
     text: str | None = None
     rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -83,8 +83,8 @@ def plan(
     connect_timeout: float = Reach.connect_timeout,
     tofu: bool = False,
 ) -> InitPlan:
-    """Returns the plan. old: the text of the inventory at `path`, None without that file. hosts, exclude: as -w and -x.
-    Pure."""
+    """Returns the plan. old: the text of the inventory at `path`, or None if there is no file. hosts, exclude: values
+    of -w and -x. Pure."""
     inventory = replace(given.inventory, source=str(path))
     new = frozenset(inventory.names)
     if old is not None:
@@ -151,7 +151,7 @@ def run(plan: InitPlan, runtime: SetupRuntime) -> Proposal:
             runtime.emit(Notice("warning", message, name, hint))
     final = tuple(_result(results[name], plan.inventory.host(name), filled[name], found[name]) for name in filled)
     text = None
-    # if no host was probed, and setup-ssh can open none, there is nothing to add to the given hosts
+    # if no host was probed, and setup-ssh can give access to none, there is nothing to add to the given hosts
     if any(result.ok or keyless(result.error) for result in final):
         remarks = {name: each.remark for name, each in found.items()}
         text, left = proposed(plan.path, plan.old, replace(inventory, hosts=tuple(filled.values())), plan.new, remarks)

@@ -1,4 +1,4 @@
-"""Collects the hosts' keys, then their facts, then the addresses at which they reach each other."""
+"""Collects the keys of hosts, then their facts, then the addresses at which the hosts reach each other."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def trust(inventory: Inventory, tofu: bool, runtime: SetupRuntime) -> tuple[Inve
     """Returns (the inventory with confirmed host keys, host name -> failure of each host that is not trusted). Gateways
     outside the inventory are added to its `unselected`.
 
-    The rules are those of setup-ssh: a key on file or in the inventory must match. Nothing is written."""
+    The rules are those of setup-ssh: a key on file or in the inventory must match. Writes nothing."""
     assert isinstance(runtime.transport, SshTransport)
     failures = dict[str, Result]()
     for host in inventory.hosts:
         try:
             runtime.transport.route(host)
-        except FleetError as error:  # ~/.ssh/config has a setting for it that fleet does not support
+        except FleetError as error:  # ~/.ssh/config has a setting for this host that fleet does not support
             failures[host.name] = failed(host, error)
     clear = replace(inventory, hosts=tuple(host for host in inventory.hosts if host.name not in failures))
     setup = setup_ssh.plan(clear, clear, SetupSsh(mesh=False, tofu=tofu), Path.home())
@@ -66,7 +66,7 @@ NEIGHBOURS = 8  # number of hosts that each host connects to: the next ones in a
 def reach(
     hosts: Sequence[Host], candidates: Mapping[str, Sequence[Address]], sessions: Sessions
 ) -> dict[str, set[str]]:
-    """Returns host name -> its candidate addresses at which every host that tried reached it."""
+    """Returns host name -> those of its candidate addresses at which every host that tried reached it."""
     if len(hosts) < 2:
         return {}
     names = [host.name for host in hosts]

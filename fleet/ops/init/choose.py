@@ -24,8 +24,8 @@ from fleet.rules.units import counted
 class Address(NamedTuple):
     """Describes an address at which other hosts might reach a host.
 
-    network: as CIDR, "" if unknown. speed: of the interface, Mbit/s, 0: unknown. leads_here: SSH from the head uses
-    that interface."""
+    network: the address's network as CIDR, or "" if it is unknown. speed: Mbit/s of the interface, or 0 if it is
+    unknown. leads_here: whether SSH from the head uses that interface."""
 
     text: str
     network: str
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def addresses(facts: Facts, endpoint: str) -> list[Address]:
-    """Returns a host's addresses, with the one that SSH connects to, even if none of its interfaces has it."""
+    """Returns a host's addresses. endpoint: the address that SSH connects to; the result always holds this address."""
     found = list[Address]()
     for interface in facts.get("interfaces") or []:
         for text in interface["addresses"] if interface["state"] != "down" else []:
@@ -46,8 +46,8 @@ def addresses(facts: Facts, endpoint: str) -> list[Address]:
 
 
 def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Address]]:
-    """Returns the addresses that only one host has, or that SSH uses. Docker's bridge, for example, has the same
-    address on every host."""
+    """Returns the addresses of each host that no other host has, or that SSH uses. This omits, for example, the address
+    of Docker's bridge, which is the same on every host."""
     times = Counter(each.text for every in candidates.values() for each in every)
     return {
         name: [each for each in every if times[each.text] == 1 or each.leads_here] for name, every in candidates.items()
@@ -57,15 +57,15 @@ def unshared(candidates: Mapping[str, Sequence[Address]]) -> dict[str, list[Addr
 def data_addresses(
     candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]]
 ) -> dict[str, str | None]:
-    """Returns each host's best address, None without any. candidates: host -> addresses. reached: host -> its addresses
-    at which all hosts that tried reached it; no other address counts.
+    """Returns each host's best address, or None if it has none. candidates: host -> addresses. reached: host -> those
+    of its addresses at which every host that tried reached it; no other address is returned.
 
-    It prefers, in this order: IPv4, a network that all hosts have, a private address, an interface that SSH does not
-    use, a fast interface."""
+    Prefers, in this order: IPv4, a network that all hosts have, a private address, an interface that SSH does not use,
+    a fast interface."""
     shared = Counter(network for own in candidates.values() for network in {each.network for each in own})
 
     def worth(each: Address) -> tuple[bool, bool, bool, bool, int]:
-        # IPv4 first: before IPv6, and before a name
+        # IPv4 addresses rank before IPv6 addresses and before names
         number = _number(each.text)
         private = number is not None and number.is_private
         everywhere = shared[each.network] == len(candidates)
@@ -78,8 +78,8 @@ def data_addresses(
 def shared(
     candidates: Mapping[str, Sequence[Address]], reached: Mapping[str, Iterable[str]], used: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Returns {network: {host: address}} of the networks in which every host was reached. used: host -> address in use,
-    whose network is omitted."""
+    """Returns {network: {host: address}} of the networks in which every host was reached. Omits each network with an
+    address of `used`: host -> the address that it uses already."""
     found = dict[str, dict[str, str]]()
     for name, own in candidates.items():
         for each in own:
@@ -97,10 +97,10 @@ def _number(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, Interpreter]:
-    """Returns each host's interpreter for training; each has torch. Hosts without any are left out.
+    """Returns each host's interpreter for training. A host is left out if none of its interpreters has torch.
 
-    It prefers, in this order: the inventory's interpreter, a torch that has CUDA if and only if the host has GPUs, a
-    path that many hosts have in common."""
+    Prefers, in this order: the inventory's interpreter, a torch that has CUDA if and only if the host has GPUs, a path
+    that many hosts have in common."""
     preferred = {name: _preferred(host_facts) for name, host_facts in facts.items()}
     there = {name: [*(facts[name].get("interpreters") or []), preferred[name]] for name in facts}
     with_torch = {name: [one for one in found if one and one["torch"]] for name, found in there.items()}
@@ -115,7 +115,8 @@ def interpreters(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
 
 
 def _preferred(facts: Facts) -> Interpreter | None:
-    """Returns the requested interpreter: the inventory's, or one like the head's. Returns None if it lacks torch."""
+    """Returns the requested interpreter: the inventory's, or one like the head's. Returns None if that interpreter
+    lacks torch."""
     python, torch = facts.get("python"), facts.get("torch")
     path, version = (python or {}).get("path"), (python or {}).get("version")
     if not torch or not path or not version:
@@ -126,8 +127,8 @@ def _preferred(facts: Facts) -> Interpreter | None:
 class HostFindings(NamedTuple):
     """Holds the findings about a host.
 
-    fields: inventory fields that its entry lacks. problems: (problem, what to do), see problems(). remark: a line about
-    the host. gpus: number and models, as text."""
+    fields: inventory fields that the host's entry lacks. problems: (problem, what to do), see problems(). remark: a
+    line about the host. gpus: number and models, as text. python: the interpreter for training."""
 
     fields: dict[str, Any]
     problems: list[tuple[str, str]]
@@ -143,8 +144,8 @@ def findings_of(
     reached: Mapping[str, Iterable[str]],
     project: str = "",
 ) -> dict[str, HostFindings]:
-    """Returns the findings about each host; a host that was not probed has a workdir at most. project: the name of the
-    folder with the code, for a new workdir."""
+    """Returns the findings about each host. For a host that was not probed, they hold a workdir at most. project: the
+    name of the folder with the code; a new workdir is named after it."""
     pythons, best = interpreters(inventory, facts), data_addresses(candidates, reached)
     places = [host_facts.get("disks", {}).get("workdir") for host_facts in facts.values()]
     everywhere = all(place["exists"] for place in places if place)
@@ -197,7 +198,7 @@ def _host_findings(
 
 
 def row(endpoint: str, host: Host, found: HostFindings) -> dict[str, str]:
-    """Returns a host's row of the table: column -> text."""
+    """Returns a host's row of the table: column -> text. endpoint: the address that SSH connects to."""
     return {
         "host": host.name,
         "address": endpoint,
@@ -244,8 +245,8 @@ ABOUT = (
 def proposed(
     path: Path, old: str | None, inventory: Inventory, new: Collection[str], remarks: Mapping[str, str]
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """Returns the inventory's new text, and host -> fields that could not be added. old: the text so far, None: no
-    file. new: the hosts that the file does not have. Raises InventoryError."""
+    """Returns the inventory's new text, and host -> fields that could not be added. old: the present text, or None if
+    there is no file. new: the hosts that the file lacks. remarks: host -> its comment. Raises InventoryError."""
     if old is None:
         text = render(inventory, ABOUT, remarks)
         _check(text, inventory, path)

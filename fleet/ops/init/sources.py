@@ -44,7 +44,8 @@ class Given:
 
 
 def read(raw: bytes, source: str, old: Inventory | None, home: Path) -> Given:
-    """Returns the hosts in a text of any of these forms. old: the inventory that they are added to."""
+    """Returns the hosts in a text: an ssh config, an inventory of Ansible's, a YAML inventory, a hostfile or pasted
+    lines. old: the inventory to which they are added, or None."""
     text = decode(raw, source)
     if re.search(r"(?mi)^[ \t]*Host[ \t]+[^\s=]+[ \t]*$", text):
         config = SshConfig(home, (Path(source),), edit=lambda _: raw)
@@ -68,8 +69,8 @@ def _of_ansible(text: str, source: str) -> Given:
 
 
 def of_ssh_config(home: Path) -> Given:
-    """Returns the names of hosts in ~/.ssh/config, without those that setup-ssh added. The config keeps their
-    settings."""
+    """Returns the names of hosts in ~/.ssh/config, without those that setup-ssh added. Their settings stay in the
+    config, and are not copied."""
     file = home / ".ssh" / "config"
     if not file.exists():
         raise InventoryError("nothing here names hosts: no ./fleet.yaml, no ./hostfile, no ~/.ssh/config", hint=PASTE)
@@ -122,6 +123,6 @@ def _is_number(text: str) -> bool:
 
 
 def find(inventory: Inventory, address: str, port: int | None) -> Host | None:
-    """Returns the host with this address and port, None without one."""
+    """Returns the host with this address and port, or None if there is none. port: None means 22."""
     there = (canonical(address), port or 22)
     return next((host for host in inventory.hosts if (canonical(host.address), host.port or 22) == there), None)

@@ -2,7 +2,7 @@
 every pair.
 
 A host's key is verified before anything is sent to it, and the head's key is tried before a password. Every change is
-on record before it is made. A second run changes nothing.
+recorded before it is made. A second run changes nothing.
 """
 
 from __future__ import annotations

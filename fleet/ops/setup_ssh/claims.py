@@ -1,6 +1,6 @@
-"""Refuses hosts that claim another host's key. Public keys are known to all, so a node may send the head's, or another
-host's, as its own. A node proves its key by the sha256 of the private half. Hosts that share a home, or are clones of
-one image, have the same key."""
+"""Refuses hosts that claim another host's key. Public keys are known to all, so a node may send the key of the head, or
+of another host, as its own key. A node proves its key by the sha256 of the private half. Hosts that share a home, or
+are clones of one image, have the same key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fleet.ops.setup_ssh.node import NodeState
 
 
 def refused(states: Mapping[str, NodeState], head: Head) -> dict[str, ConnectError]:
-    """Returns errors by host, of hosts that claim a key without proving it. If several unknown hosts claim one key with
-    different proofs, all of them are refused."""
+    """Returns host -> error, for the hosts that claim a key without a proof. If several unknown hosts claim one key
+    with different proofs, all of them are refused."""
     mine = {key.id: hashlib.sha256(files.read(path) or b"").hexdigest() for path, key in head.keys.items()}
     claims: dict[str, dict[str, str | None]] = {}
     for name, state in states.items():

@@ -1,4 +1,4 @@
-"""Makes the text of fleet's block in an ssh config, adds it and removes it. Pure.
+"""Makes the text of fleet's block in an ssh config, and adds and removes the block. Pure.
 
 ssh uses the first value that it finds. So the block is at the top, where the inventory overrides a later `Host *`. The
 block ends with an empty `Host *` section, so that options at the top of the user's file still apply to every host.
@@ -16,7 +16,7 @@ from fleet.ops.setup_ssh.edits import split
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """Holds the settings for plain `ssh NAME`. None: the rest of the user's config applies."""
+    """Holds the settings for plain `ssh NAME`. If a setting is None, the rest of the user's config applies."""
 
     name: str
     hostname: str | None = None
@@ -27,11 +27,12 @@ class ConfigEntry:
 
 
 NAMES_A_LINE = 50  # an old ssh reads at most 1024 bytes of a line
-_EXPANDED = ("HostName", "IdentityFile")  # ssh expands %h and the like in these
+_EXPANDED = ("HostName", "IdentityFile")  # ssh expands %h and the like in the values of these
 
 
 def _value(text: str, *, tokens: bool = False) -> str:
-    """Returns a value quoted for ssh_config. tokens: ssh expands %h and the like in it, so % is doubled."""
+    """Returns a value quoted for ssh_config. tokens: whether ssh expands %h and the like in it, so that % must be
+    doubled."""
     if re.search(r'["\x00-\x1f\x7f]', text):
         raise UsageError(f"{text!r} cannot be written into an ssh config")
     text = text.replace("%", "%%") if tokens else text
@@ -69,8 +70,8 @@ def render(block: str, entries: Sequence[ConfigEntry], known_hosts: str, *, sour
 
 
 def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, bytes]:
-    """Returns the text before the block, the block, and the text after it; (b"", b"", data) without a block. Raises
-    HostFailed if the markers do not pair."""
+    """Returns the text before the block, the block, and the text after it; or (b"", b"", data) if there is no block.
+    Raises HostFailed if the markers do not pair."""
     lines = split(data or b"")
     marks = (f"# {arrows} fleet {block} {arrows}".encode() for arrows in (">>>", "<<<"))
     first, last = ([i for i, line in enumerate(lines) if line.strip() == mark] for mark in marks)
@@ -87,14 +88,14 @@ def _parts(data: bytes | None, block: str, where: str) -> tuple[bytes, bytes, by
 
 
 def put(data: bytes | None, block: str, rendered: bytes, where: str) -> bytes:
-    """Returns the config with the block in its old place, else at the top. No other byte changes."""
+    """Returns the config with the block in its old place, or else at the top. Changes no other byte."""
     before, _, after = _parts(data, block, where)
     return before + rendered + after
 
 
 def narrow(data: bytes | None, block: str, wanted: Collection[str], where: str) -> bytes | None:
-    """Returns the config whose block has the wanted hosts only. Without such hosts the block is removed. A config
-    without a block is returned unchanged."""
+    """Returns the config with only the wanted hosts in its block. Removes the block if it has none of them. Returns a
+    config without a block unchanged."""
     before, own, after = _parts(data, block, where)
     return before + only(own, wanted) + after if own else data
 
@@ -107,7 +108,7 @@ def names(data: bytes | None, block: str, where: str) -> frozenset[str]:
 
 
 def only(rendered: bytes, wanted: Collection[str]) -> bytes:
-    """Returns a block's text with the wanted hosts only, b"" if it has none of them."""
+    """Returns a block's text with only the wanted hosts, or b"" if it has none of them."""
     kept: list[bytes] = []
     keep, any_host = True, False
     for line in split(rendered):
@@ -124,7 +125,7 @@ def only(rendered: bytes, wanted: Collection[str]) -> bytes:
 
 
 def blocks(data: bytes | None) -> frozenset[str]:
-    """Returns the names of all blocks, also of those without an end."""
+    """Returns the names of all blocks, including blocks whose end marker is missing."""
     return frozenset(name.decode("utf-8", "replace") for name in _BEGINS.findall(data or b""))
 
 

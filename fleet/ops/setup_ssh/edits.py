@@ -1,4 +1,4 @@
-"""Adds lines to authorized_keys and known_hosts, which hold other lines, too, and removes them again. Pure.
+"""Adds lines to authorized_keys and known_hosts and removes these lines again. The files hold other lines, too. Pure.
 
 Only transport/ssh/hostkeys decides whether a presented key is the right one.
 """
@@ -32,7 +32,8 @@ def found(data: bytes | None, name: str) -> list[str]:
 
 
 def remove(data: bytes, lines: Iterable[str]) -> bytes:
-    """Returns `data` without these lines. Of equal lines the last is removed, as the earlier ones are not fleet's."""
+    """Returns `data` without these lines. Of equal lines, the last one is removed, because the earlier ones are not
+    fleet's."""
     unwanted = Counter(map(encode, lines))
     kept = []
     for line in reversed(split(data)):
@@ -85,7 +86,7 @@ def parse_public_key(line: bytes, comment: bytes = b"", host: str | None = None)
 
 
 def blobs(data: bytes | None) -> set[bytes]:
-    """Returns the base64 blobs of all keys in an authorized_keys file, also of keys with options before them."""
+    """Returns the base64 blobs of all keys in an authorized_keys file, including keys with options before them."""
     found: set[bytes] = set()
     for line in (data or b"").split(b"\n"):
         if not line.lstrip().startswith(b"#"):
@@ -132,7 +133,7 @@ def plain_keys(data: bytes | None) -> Iterator[tuple[str, HostKey]]:
 def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]]) -> tuple[bytes | None, list[str]]:
     """Returns (the file with each key under each of its names, the added lines)."""
     plain: set[tuple[str, HostKey]] = set()
-    special: dict[HostKey, list[Entry]] = {}  # hashed names and patterns, which have to be compared
+    special: dict[HostKey, list[Entry]] = {}  # entries with hashed names or patterns: covers() has to compare each name
     for entry in parse(data or b"", ""):
         if not entry.marker:
             if entry.special:
@@ -153,8 +154,8 @@ def add_hosts(data: bytes | None, wanted: Iterable[tuple[Sequence[str], HostKey]
 
 
 def forget_hosts(data: bytes | None, names: Iterable[str], keep: HostKey | None = None) -> bytes | None:
-    """Returns the file without other keys than `keep` for these names. A line with other names keeps those. Patterns
-    and marked lines are the user's policy and stay."""
+    """Returns the file without other keys than `keep` for these names. A line with other names, too, keeps the other
+    names. Patterns and marked lines are the user's policy and stay."""
     if data is None:
         return None
     gone = {name.lower() for name in names}

@@ -20,8 +20,8 @@ READING = "reading host keys"
 
 
 class Settled(NamedTuple):
-    """Holds the results. how: host -> why its key is trusted. failures: of hosts that are not trusted. accepted: keys
-    to add to known_hosts."""
+    """Holds the results. how: host -> why its key is trusted. failures: host -> its failed result, if its key is not
+    trusted. accepted: keys to add to known_hosts."""
 
     how: dict[str, str]
     failures: dict[str, Result]
@@ -31,8 +31,8 @@ class Settled(NamedTuple):
 def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport, runtime: SetupRuntime) -> Settled:
     """Verifies the host keys of these hosts.
 
-    The transport verifies keys that are on file or pinned, on every connection. The other keys are fetched by one
-    connection each, which only exchanges keys, and judged.
+    The transport verifies keys that are on file or pinned, on every connection. To judge the other keys, it fetches
+    each by one connection, which only exchanges keys.
     """
     how: dict[str, str] = {}
     failures: dict[str, Result] = {}
@@ -83,7 +83,7 @@ def settle(level: Sequence[HostPlan], request: SetupSsh, transport: SshTransport
 
 
 def _judge(plan: HostPlan, key: HostKey, transport: SshTransport, replaced: bool) -> None:
-    """Raises ConnectError for a key that the user must not confirm. replaced: the keys on file do not count."""
+    """Raises ConnectError for a key that the user must not confirm. replaced: whether to ignore the keys on file."""
     transport.known_hosts.of(plan.endpoint).check_revoked(key)
     if not replaced:
         _no_other_is_called_so(plan, {key.fingerprint}, transport)

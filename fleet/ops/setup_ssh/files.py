@@ -1,5 +1,5 @@
-"""Reads and writes the head's files, atomically and only if a byte changes. Finds its key pairs, or makes them by
-ssh-keygen."""
+"""Reads and writes the head's files. A write is atomic, and is made only if a byte changes. Finds the head's key pairs,
+or makes them with ssh-keygen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORK = ".fleet-new."  # prefix of files that are being written
 
 
 def read(path: Path) -> bytes | None:
-    """Returns the file's bytes, None if there is no such file."""
+    """Returns the file's bytes, or None if there is no such file."""
     try:
         with open_regular(str(path)) as file:
             return file.read()
@@ -35,10 +35,10 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes | None, *, mode: int = 0o600, follow: bool = True) -> bool:
-    """Writes `data` to `path`, atomically; None removes it. Returns True if something was changed.
+    """Writes `data` to `path`, atomically. data None: removes the file. Returns True if something was changed.
 
-    The file keeps its mode, and its owner if that is the user. follow: the target of a symlink is replaced. Without it,
-    a symlink itself is replaced, as only another user can have made it.
+    The file keeps its mode, and its owner if that is the user. follow True: replaces the target of a symlink. follow
+    False: replaces the symlink itself, because only another user can have made it.
     """
     target = Path(os.path.realpath(path)) if follow else path
     with on_os_error(HostFailed, f"cannot write {path}"):
@@ -74,7 +74,7 @@ def try_to_write(path: Path) -> None:
 
 
 def make_private_dir(path: Path) -> bool:
-    """Makes the folder and its parents with mode 0700, if they are missing. Returns True if it was made."""
+    """Makes the folder and its missing parents with mode 0700. Returns True if the folder was missing."""
     if path.is_dir():
         return False
     make_private_dir(path.parent)
@@ -83,7 +83,8 @@ def make_private_dir(path: Path) -> bool:
 
 
 def open_mode(path: Path) -> tuple[int, int] | None:
-    """Returns (its mode, the mode that ssh accepts) of a path that group or others may write to, else None."""
+    """Returns (present mode, mode that ssh accepts) of a path to which group or others may write; None for other
+    paths."""
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
     return (mode, mode & ~0o022) if mode & 0o022 else None
 
@@ -117,8 +118,8 @@ def _unusable(path: Path, reason: str) -> ConnectError:
 
 
 def check_private(path: Path) -> None:
-    """Raises ConnectError for a private key that others can read, as ssh refuses it. It does not change the mode, as
-    the path may be any file."""
+    """Raises ConnectError for a private key that others can read, because ssh refuses such a key. Does not change the
+    mode, because the path may be any file."""
     info = path.stat()
     if info.st_mode & 0o077 and info.st_uid == os.getuid():
         raise ConnectError(
@@ -145,7 +146,7 @@ def _create(path: Path, key_type: str) -> PublicKey:
 
 
 def _with_comment(path: Path, public: PublicKey) -> PublicKey:
-    """Returns the key with the comment of its .pub file, if that is this key's."""
+    """Returns the key with the comment of its .pub file, if the .pub file holds the same key."""
     data = read(path.with_name(path.name + ".pub")) or b""
     try:
         listed = parse_public_key(data)
@@ -186,8 +187,8 @@ def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def discard_key(path: Path, public: str) -> bool:
-    """Removes a key pair that fleet made, if its public half is still `public` ("TYPE BLOB"). "": fleet was interrupted
-    when it made the pair. Returns True if the pair was removed."""
+    """Removes a key pair that fleet made, if its public half is still `public` ("TYPE BLOB"). public "": fleet was
+    interrupted when it made the pair. Returns True if the pair was removed."""
     done = _run("ssh-keygen", "-y", "-P", "", "-f", str(path)) if path.exists() else None
     if done is None or (public and done.stdout.split()[:2] != public.encode().split()):
         return False

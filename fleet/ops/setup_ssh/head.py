@@ -14,7 +14,7 @@ from fleet.transport.ssh.hostkeys import HostKey
 
 class Head:
     """Changes files of the head. changed: the changes on this machine, as text. leads: the hosts with entries in the
-    ssh configs, which are those that were set up. fresh: hosts without an earlier record. limit: seconds for the
+    ssh configs, that is, the hosts that were set up. fresh: hosts without an earlier record. limit: seconds for the
     ssh-agent to respond."""
 
     def __init__(self, plan: SetupPlan, record: Record, limit: float = 10.0) -> None:
@@ -29,7 +29,8 @@ class Head:
         self.fresh: set[str] = set()
 
     def check(self) -> None:
-        """Raises early for a key that cannot be used and for a broken block. Removes files of a killed setup-ssh."""
+        """Raises an error for a key that cannot be used and for a broken block, before anything is changed on hosts.
+        Removes files that a killed setup-ssh left."""
         head = self.record.head
         if head.kept is None and head.empty:
             there = [s for name in ("known_hosts", "config") for s in edits.found(files.read(self.ssh / name), name)]
@@ -50,7 +51,7 @@ class Head:
         self._narrow(".ssh", self.ssh)
         for path in self.plan.identities:
             if path not in self.keys:
-                self.record.head.keys[str(path)] = ""  # on record before it is made
+                self.record.head.keys[str(path)] = ""  # recorded before the key is made
                 self.record.save()
                 self.keys[path] = files.ensure_key(path, self.plan.request.new_key_type, self._limit)
                 self.record.head.keys[str(path)] = self.keys[path].id
@@ -58,7 +59,7 @@ class Head:
                 self.changed.append(f"made key {path}")
 
     def begin(self, plans: Mapping[str, HostPlan]) -> None:
-        """Adds these hosts to the record, before anything is changed there."""
+        """Adds these hosts to the record, before anything is changed on them."""
         for name, plan in plans.items():
             self.record.log_in(name, plan.endpoint.user)
         self.fresh = plans.keys() - self.record.hosts
@@ -86,8 +87,8 @@ class Head:
             self._put("config", new, [self.plan.block])
 
     def enrol(self, wanted: Iterable[tuple[HostPlan, HostKey]], *, instead: bool = False) -> None:
-        """Adds these host keys to known_hosts, under the addresses that were dialled. instead: removes other keys of
-        these addresses, and of the hosts' names."""
+        """Adds these host keys to known_hosts, under the addresses to which fleet connected. instead: first removes
+        other keys of these addresses and of the hosts' names."""
         wanted = list(wanted)
         before = data = files.read(self.ssh / "known_hosts")
         if instead:
@@ -110,8 +111,8 @@ class Head:
         self.changed.append(name)
 
     def _narrow(self, name: str, path: Path) -> None:
-        """Removes the write permission of group and others, as ssh would not read the file. Does not change a file
-        outside the home, where a link may lead."""
+        """Removes the write permission of group and others, because ssh would not read the file. Does not change a file
+        outside the home, to which a link may lead."""
         modes = files.open_mode(path)
         if modes is not None and path.resolve().is_relative_to(self.ssh.parent.resolve()):
             was, now = (f"{mode:o}" for mode in modes)

@@ -1,5 +1,5 @@
-"""Changes the hosts. It installs the head's key, by a key that is accepted already, or by one password attempt. Then it
-gives every node access to every node, by one write to each."""
+"""Changes the hosts. It logs in with a key that is accepted already, or with a password, and installs the head's key.
+Then it gives every node access to every node, by one write to each node."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Files = dict[str, bytes]
 
 @dataclass
 class Reached:
-    """Holds a host that the head logged in to. changed: the changes there, as text. used: the host's key at its last
-    setup."""
+    """Holds a host that the head logged in to. changed: the changes on the host, as text. used: the host's public key
+    at its last setup, if any."""
 
     plan: HostPlan
     state: NodeState
@@ -44,7 +44,7 @@ def install(
     level: Sequence[HostPlan], head: Head, runtime: SetupRuntime
 ) -> tuple[dict[str, Reached], tuple[Result, ...]]:
     """Authorises the head's key on these hosts and reads their ~/.ssh. Returns (reached hosts, results). After a login
-    by password the key is tried at once, as sshd may refuse it."""
+    by password, the key is tried at once, because sshd may refuse the key."""
     reached: dict[str, Reached] = {}
     plans = {p.name: p for p in level}
     fresh: list[Host] = []
@@ -86,7 +86,7 @@ def install(
 
 def by_key_or_password(hosts: Sequence[Host], runtime: SetupRuntime, task: Task, *, what: str) -> dict[str, Result]:
     """Runs the task on every host. Then requests the password once for the hosts that did not accept the key, and runs
-    it on those again."""
+    the task on these hosts again."""
     results = {r.host: r for r in on_each(hosts, runtime, task, what=what)}
     refused = [
         host
@@ -142,7 +142,7 @@ def _look(session: Session, plan: HostPlan, head: Head, runtime: Runtime) -> Nod
         trace.modes.setdefault(name, (was, now))
     if state.makes is not None or modes:
         trace.keys |= {state.makes: ""} if state.makes is not None else {}
-        head.record.save()  # before it is made
+        head.record.save()  # before the key is made: an undo then finds it
         state = node.look(session, key_type=own_key, cancel=runtime.cancel)
         state.created = [*created, *state.created]
     if state.key is not None and (state.key_name in state.created or trace.keys.get(state.key_name or "") == ""):
@@ -179,8 +179,8 @@ def _put(session: Session, found: Reached, wanted: Files, runtime: Runtime) -> N
 
 
 def mesh(reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> tuple[Result, ...]:
-    """Updates the three files of every reached host. Returns a Result for each host that needed a change, and an error
-    for each host that claims another host's key, which is not changed."""
+    """Updates the three files of every reached host. Returns a Result for each host that needed a change. A host that
+    claims another host's key is not changed; its Result has an error."""
     refused = claims.refused({name: found.state for name, found in reached.items()}, head)
     broken = [failed(reached[name].plan.host, error) for name, error in refused.items()]
     reached = {name: found for name, found in reached.items() if name not in refused}
@@ -250,7 +250,7 @@ def needs(found: Reached, reached: Mapping[str, Reached], keys: list[PublicKey],
 
 
 def _warn_of_stale(found: Reached, reached: Mapping[str, Reached], head: Head, runtime: Runtime) -> None:
-    """Warns of other keys for the hosts in a node's known_hosts, which may be from before a reinstallation."""
+    """Warns if a node's known_hosts has other keys of these hosts. Such keys may be from before a reinstallation."""
     kept = head.plan.request.replace_key
     wanted = {n: (r.plan.name, r.host_key) for r in reached.values() if r.plan.name not in kept for n in r.plan.names}
     stale: dict[str, set[str]] = {}

@@ -1,7 +1,7 @@
 """Reads and changes a node's ~/.ssh: runs node.sh over a session, one round trip a call.
 
-The node needs no python. `sh` reads the whole script from stdin before it runs any of it. Every value in it is
-single-quoted here, and none is on a command line.
+The node needs no python. `sh` reads the whole script from stdin before it runs any of it. This module quotes every
+value in the script, and puts no value on a command line.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MODE = re.compile("u=[rwxst]*,g=[rwxst]*,o=[rwxst]*")
 class NodeState:
     """Describes ~/.ssh of a node. files: name -> (bytes or None, checksum or "-"). at: name -> its real path.
 
-    key_name, key: the file and public half of the node's key pair; if None, no_key has the reason. shows: the sha256 of
-    the private half's file, as a proof. makes: the key that it lacks and would make. created: names that were made,
-    ".ssh" and key files. home: equal on hosts that share a home, "" if it is not known. open_home: the home, if other
-    users may write to it. modes: name -> (old mode, new mode), as for chmod. sums: name -> checksum of a file that was
-    put.
+    key_name, key: the file and public half of the node's key pair; if they are None, no_key has the reason. shows: the
+    sha256 of the private half's file, which proves that the node has it. makes: the key that the node lacks and would
+    make. created: names that were made: ".ssh" and key files. home: a token that is equal on hosts that share a home,
+    or "" if it is not known. open_home: the home, if other users may write to it. modes: name -> (old mode, new mode),
+    as for chmod. sums: name -> checksum of a file that was put.
     """
 
     files: dict[str, tuple[bytes | None, str]] = field(default_factory=dict)
@@ -70,7 +70,8 @@ def look(
     session: Session, *, key_type: str | None, make: bool = True, repair: bool = True, cancel: Cancel | None = None
 ) -> NodeState:
     """Returns the state of the node's ~/.ssh. repair: makes the folder and corrects modes first. key_type: makes a key
-    pair of this type if it is missing, None: no key. make: False changes nothing; the state lists what would change."""
+    pair of this type if it is missing; None makes no key. make: False changes nothing; the state lists what would
+    change."""
     calls = [b"prepare" if make else b"prepare look"] if repair else []
     if key_type is not None:
         calls.append(call("own_key", "make" if make else "find", key_type, *BITS.get(key_type, ())))
@@ -83,7 +84,7 @@ def look(
 
 def call(name: str, *values: bytes | str) -> bytes:
     """Returns a call of a function of node.sh: put NAME CHECKSUM DATA LENGTH, drop NAME CHECKSUM, drop_key NAME
-    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each changes a file only if it is as described."""
+    "TYPE BLOB", widen NAME WAS NOW, drop_dir. Each function changes a file only if the file is as described."""
     return b" ".join([name.encode(), *map(quote, values)])
 
 
@@ -116,7 +117,7 @@ def change(session: Session, calls: Sequence[bytes], *, cancel: Cancel | None = 
 
 
 def parse_answer(body: bytes, host: str) -> tuple[NodeState, str | None]:
-    """Parses the output of node.sh. Returns (state, the text of FAIL or None). Raises HostFailed if it is
+    """Parses the output of node.sh. Returns (state, the text of FAIL or None). Raises HostFailed if the output is
     incomplete."""
     state = NodeState()
     at = 0

@@ -1,5 +1,5 @@
-"""Reads passwords from a file or the terminal. Each is used at most once a host, and none is stored. Defines the
-Runtime of setup-ssh, which has them."""
+"""Reads passwords from a file or the terminal. Each is tried at most once on a host, and none is stored. Defines the
+Runtime of setup-ssh, which holds the passwords."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FORMAT_HINT = "one line: the password for all hosts; or lines 'HOST PASSWORD', H
 
 
 class Passwords:
-    """Returns each host's password once. A wrong password is not tried again, as sshd counts failures and may lock the
-    account."""
+    """Returns each host's password once. A wrong password is not tried again, because sshd counts failures and may lock
+    the account."""
 
     def __init__(self, by_host: Mapping[str, str] | None = None, *, default: str | None = None) -> None:
         self._by_host = dict(by_host or {})
@@ -38,7 +38,8 @@ class Passwords:
         return name in self._by_host or self.default is not None
 
     def take(self, host: Host) -> str | None:
-        """Returns the password for this host, None without one, or if it was tried before and not accepted."""
+        """Returns the password for this host. Returns None if there is none, or if the host did not accept it
+        before."""
         with self._lock:
             if host.name in self._used:
                 return None
@@ -81,7 +82,8 @@ def read_password_file(path: str, names: Sequence[str]) -> Passwords:
 
 
 def parse(text: str, names: Sequence[str], where: str) -> Passwords:
-    """Parses the two forms of FORMAT_HINT. Blank lines are ignored, in the second form also '#' lines.
+    """Parses the two forms of FORMAT_HINT. Blank lines are ignored. In the second form, lines that begin with '#' are
+    ignored, too.
 
     A single line is of the second form only if its first token names hosts of this inventory.
     """
@@ -115,7 +117,7 @@ def parse(text: str, names: Sequence[str], where: str) -> Passwords:
 
 
 def _split(line: str, names: Sequence[str]) -> tuple[list[str] | None, str] | None:
-    """Returns (hosts or None for all, password) of a line "HOST PASSWORD" or "HOST: PASSWORD". None for another
+    """Returns (hosts or None for all, password) of a line "HOST PASSWORD" or "HOST: PASSWORD". Returns None for another
     line."""
     found = re.match(r"\s*(\S+?):?[ \t]+(\S.*)$", line)
     if not found:
@@ -151,7 +153,7 @@ class NewKey:
     old: tuple[str, ...] = ()
 
 
-# each returns the user's answer, None if there is no user to ask
+# each returns the user's answer, or None if there is no user to ask
 Confirm = Callable[[Sequence[NewKey]], bool | None]
 AskPassword = Callable[[Sequence[str]], str | None]
 

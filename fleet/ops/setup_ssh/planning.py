@@ -23,8 +23,9 @@ from fleet.transport.ssh.transport import SshTransport
 
 @dataclass(frozen=True)
 class HostPlan:
-    """Describes one host to set up. identity: the head's private key for it. names: its names in the nodes'
-    known_hosts. route: its gateways, outermost first. gateway: it is a gateway only, no selected host."""
+    """Describes one host to set up. identity: the head's private key for the host. names: the host's names in the
+    nodes' known_hosts. route: its gateways, outermost first. gateway: the host is not selected, and is only a
+    gateway."""
 
     host: Host
     endpoint: Endpoint
@@ -39,7 +40,7 @@ class HostPlan:
 
     @property
     def dialled(self) -> str:
-        """Returns its only name in this machine's known_hosts: the address that fleet connects to."""
+        """Returns the host's only name in this machine's known_hosts: the address that fleet connects to."""
         return self.endpoint.known_name
 
     @property
@@ -50,8 +51,8 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class SetupPlan:
-    """Describes a setup. full_inventory: all hosts, for the config blocks. levels: hosts to set up, with gateways
-    before the hosts that they lead to."""
+    """Describes a setup. block: the name of fleet's block in ssh configs. full_inventory: all hosts, for these blocks.
+    levels: the hosts to set up; gateways come before the hosts that they lead to. known: hosts whose key is on file."""
 
     block: str
     full_inventory: Inventory
@@ -68,7 +69,7 @@ class SetupPlan:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Returns the selected hosts, without mere gateways, level by level."""
+        """Returns the selected hosts, without those that are gateways only, level by level."""
         return tuple(plan.host for plan in self.all if not plan.gateway)
 
     @property
@@ -148,14 +149,15 @@ class SetupPlan:
 
 
 def plan(inventory: Inventory, full_inventory: Inventory, request: SetupSsh, home: Path) -> SetupPlan:
-    """Returns the plan for the hosts of `inventory`, a selection of `full_inventory`. Config blocks have all hosts.
+    """Returns the plan for the hosts of `inventory`, a selection of `full_inventory`. Its config blocks have all hosts
+    of `full_inventory`.
 
     It reads the user's ssh config without fleet's blocks, so that earlier blocks have no effect on the plan.
     """
     block = Record.load(home, full_inventory.source).block
     transport = SshTransport(home=home, hosts=full_inventory.hosts)
     transport.config = SshConfig(home, edit=config_block.without_any)
-    with ThreadPoolExecutor() as pool:  # ssh may have to be run for each host
+    with ThreadPoolExecutor() as pool:  # to resolve a host, fleet may have to run ssh
         made = pool.map(lambda host: _host_plan(host, transport, request, home), full_inventory.hosts)
         plans = dict(zip(full_inventory.names, made, strict=True))
         found = pool.map(lambda name: transport.resolve(Host(name, name)), full_inventory.names)

@@ -27,7 +27,8 @@ from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
 TURN_SECONDS = 600.0  # a user may be looking for a password
-ALWAYS = {"files", "keys", "needs", "uses", "at", "kept"}  # what every trace states: without it an undo leaves things
+# keys that every trace in a record must have. If one were missing, --undo would leave some of fleet's changes
+ALWAYS = {"files", "keys", "needs", "uses", "at", "kept"}
 
 
 def block_name(source: str) -> str:
@@ -46,10 +47,12 @@ class Trace:
     """Holds fleet's changes to one ~/.ssh. files: name -> added lines (for config: names of blocks). keys: key file ->
     "TYPE BLOB" of a pair that fleet made, "" if it was about to make it. modes: file -> (old mode, new mode).
 
-    kept: files that existed and were empty, ".ssh" if it existed, and notes on files without a final newline; None: not
-    read yet. needs: name -> lines that this inventory relies on, added by any inventory. uses: keys ("TYPE BLOB")
-    that it relies on. at: name -> the real file, with its machine. leaving: the undo has begun, which removes
-    authorized_keys last. shows: the sha256 of the private half of its key. address, user: of the account."""
+    kept: the state before setup-ssh, which an undo restores: ".ssh" if it existed, empty files, and notes on files
+    without a final newline (see edits.found()); None if it is not read yet. needs: name -> lines that this inventory
+    relies on, added by any inventory. uses: keys ("TYPE BLOB") that it relies on. at: name -> the resolved path of the
+    file; on a host, after the fingerprint of its host key. Two traces with an equal `at` have the same file. leaving:
+    an undo has begun. It removes the head's key last: the undo is done if the head cannot log in any more. shows: the
+    sha256 of the private key, which proves that the account has it. address, user: of the account."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -87,8 +90,8 @@ class Trace:
         self.kept = other.kept if self.kept is None else self.found_with(other)
 
     def found_with(self, other: Trace) -> list[str]:
-        """Returns the `kept` of both traces. ".ssh" must be in both, as the second one found what the first had
-        made."""
+        """Returns the `kept` of both traces together. It has ".ssh" only if both have it: the later trace found the
+        ".ssh" that the earlier one had made."""
         mine, theirs = {*(self.kept or ())}, {*(other.kept or ())}
         return sorted((mine | theirs) - {".ssh"} | (mine & theirs & {".ssh"}))
 
@@ -201,7 +204,8 @@ class Record:
         self.others = [other for other in self.others if other.hosts or not other.empty]
 
     def save(self) -> bool:
-        """Writes the record. Call it before the changes, so that no change can be missing in it."""
+        """Writes the record. Returns whether its file changed. Call it before the changes, so that no change can be
+        missing in it."""
         with self._lock:
             text: dict[str, int] = {}
 

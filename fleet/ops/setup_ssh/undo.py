@@ -30,7 +30,7 @@ UNDOING = "taking away what was added"
 
 @dataclass(frozen=True)
 class UndoPlan(OnHosts):
-    """Describes an undo. inventory: a selection of `full_inventory`."""
+    """Describes an undo. inventory: a selection of `full_inventory`. home: the user's home directory on the head."""
 
     full_inventory: Inventory
     home: Path
@@ -96,8 +96,8 @@ def _taken(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
-    """Reverts the selected hosts. Reverts the head, too, unless other hosts or failed hosts still depend on it. Those
-    stay on record, so that the undo can be repeated. Report.data: as for setup."""
+    """Reverts the selected hosts. Reverts the head, too, unless unselected or failed hosts still depend on it. These
+    hosts stay on record, so that the undo can be repeated. Report.data has the same form as that of a setup."""
     inventory, all_hosts, home = plan.inventory, plan.full_inventory, plan.home
     with my_turn(all_hosts.source, runtime):
         record = plan.record()
@@ -123,7 +123,8 @@ def run(plan: UndoPlan, runtime: SetupRuntime) -> Report:
 
 
 def _hand_over(record: Record, inventory: Inventory, runtime: Runtime) -> None:
-    """Moves the parts that other inventories of this machine rely on to their records, so that they are kept."""
+    """Keeps the parts on which other inventories of this machine rely: moves them to the records of these
+    inventories."""
     hosts = {name: record.hosts[name] for name in inventory.names if name in record.hosts}
     for other in record.others:
         theirs = {at: each for each in other.hosts.values() for at in each.at.values()}
@@ -168,7 +169,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
     homes = _homes([h for h in hosts if not record.hosts[h.name].uses], runtime)
     own = {h.name: [*record.hosts[h.name].uses, homes.get(h.name) or h.name][0] for h in hosts}
     shares = {h.name: first.setdefault(own[h.name], h.name) for h in hosts}
-    alike = [h for h in hosts if h.name in homes and shares[h.name] != h.name]  # equal by a token only: each is checked
+    alike = [h for h in hosts if h.name in homes and shares[h.name] != h.name]  # only equal by a token: check each host
     for host in hosts:
         if shares[host.name] != host.name:
             record.hosts[shares[host.name]].join(record.hosts[host.name])
@@ -215,7 +216,7 @@ def _undo_level(hosts: list[Host], record: Record, runtime: SetupRuntime) -> dic
 
 def _homes(hosts: list[Host], runtime: SetupRuntime) -> dict[str, str]:
     """Returns host name -> a token of its home, for hosts without keys of their own. Hosts that share a home have the
-    same one."""
+    same token."""
     homes: dict[str, str] = {}
 
     def task(session: Session, host: Host) -> Result:

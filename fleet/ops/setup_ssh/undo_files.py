@@ -1,4 +1,5 @@
-"""Removes from files what was added according to the record: on hosts by calls of node.sh, on the head directly."""
+"""Removes from files what setup-ssh added according to the record: on hosts by calls of node.sh, on the head
+directly."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
         else:
             calls.append(node.call("drop_key", name, public))
             parts.append(f"removed key {name}")
-    file("authorized_keys")  # last, as the head can log in again until then
+    file("authorized_keys")  # last: until then, the head can log in again
     widened = [node.call("widen", name, was, now) for name, (was, now) in trace.modes.items()]
     parts += [f"mode of {name}" for name in trace.modes]
     if calls and ".ssh" not in (trace.kept or ()):
@@ -44,8 +45,8 @@ def calls_for(state: NodeState, trace: Trace, where: str) -> tuple[list[bytes], 
 
 
 def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runtime) -> None:
-    """Keeps the hosts' keys and entries for each other, if a block in the ssh config shows that another machine's
-    setup-ssh may rely on them. The entry of this machine's key is still removed."""
+    """Keeps the keys and entries by which hosts reach each other, if a block in the ssh config shows that another
+    machine's setup-ssh may rely on them. The entry of this machine's key is still removed."""
     trace = record.hosts[host.name]
     mine = {f"{each.block}{end}" for each in (record, *record.others) for end in ("", " node")}
     mine.update(*(each.files.get("config", ()) for each in (trace, record.head)))
@@ -62,7 +63,8 @@ def leave_to_others(state: NodeState, record: Record, host: Host, runtime: Runti
 
 
 def undone(name: str, data: bytes | None, trace: Trace, where: str) -> bytes | None:
-    """Returns the content of a file without fleet's part, None if nothing else is in it."""
+    """Returns the content of a file without fleet's part, or None if the file has no other content and is to be
+    removed. where: the file's name in messages."""
     if data is None or name not in trace.files:
         return data
     left = data

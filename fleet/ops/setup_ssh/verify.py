@@ -25,8 +25,8 @@ from fleet.transport.ssh.keys import AGENT_HINT, Agent
 HEAD = "head"
 NO_KEY = "it has no key of its own"
 CHECKING = "checking that every host reaches every other"
-# AT_ONCE: ssh processes of all sources together. Each costs about ten ms of CPU on both ends, and sshd drops new
-# connections from the tenth on (MaxStartups). LANES: ssh processes of one node
+# AT_ONCE: number of ssh processes of all sources together. A process costs about ten ms of CPU on both ends, and sshd
+# drops new connections from the tenth on (MaxStartups). LANES: number of ssh processes of one node
 AT_ONCE = 48
 LANES = 4
 HEAD_LANES = 8
@@ -35,7 +35,8 @@ _MEANING = {"124": "no answer in time", "255": "ssh failed without a message"}
 
 @dataclass(frozen=True)
 class Pair:
-    """Holds one direction: ssh on `source` ("head" or a host) to `target`. reason: why it fails, None if it works."""
+    """Holds one direction: ssh on `source` ("head" or a host) to `target`. reason: why it fails, or None if it
+    works."""
 
     source: str
     target: str
@@ -64,7 +65,7 @@ def parse(source: str, targets: Sequence[str], output: bytes) -> list[Pair]:
 
 def from_head(targets: Sequence[str], home: Path, limit: float, runtime: Runtime) -> list[Pair]:
     """Verifies plain ssh from this machine. -F names the config if $HOME is not the home in the user database. An
-    ssh-agent that hangs is not used, as ssh would wait for it without a limit."""
+    ssh-agent that hangs is not used, because ssh would wait for it without a limit."""
     same = home.resolve() == Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     script = text(targets, HEAD_LANES, limit, "" if same else str(home / ".ssh" / "config"))
     argv, seconds = ["/bin/sh", "-c", 'eval "$(cat)"'], _patience(len(targets), HEAD_LANES, limit)
@@ -92,9 +93,9 @@ def _patience(targets: int, lanes: int, limit: float) -> float:
 
 
 def among(hosts: Sequence[Host], keyless: Mapping[str, str], limit: float, runtime: Runtime) -> list[Pair]:
-    """Verifies plain ssh from each of these hosts to all, itself too. keyless: host without a key -> the reason; the
-    others still connect to it. Each host begins with its successor, so that they do not all connect to the same host at
-    once."""
+    """Verifies plain ssh from each of these hosts to all hosts, including itself. keyless: host without a key -> the
+    reason; other hosts still connect to such a host. Each host begins with its successor in the list, so that the hosts
+    do not all connect to the same host at once."""
     names = [host.name for host in hosts]
     lanes = max(1, min(LANES, AT_ONCE // max(1, min(len(names), runtime.fanout))))
     done = {name: [Pair(name, target, why) for target in names] for name, why in keyless.items()}

@@ -1,5 +1,5 @@
-"""Plans and runs `fleet sync --wheels`, which installs the same wheels into every node's interpreter. If some host
-cannot take them, it installs none, and reports which host has which wheels."""
+"""Plans and runs `fleet sync --wheels`, which installs the same wheels into every node's interpreter. If a host cannot
+take the wheels, it installs none on any host, and reports which host has which wheels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WheelsPlan(OnHosts):
 
     @property
     def pythons(self) -> dict[str, str | None]:
-        """Returns host name -> its interpreter in the inventory, None for python3 on the PATH."""
+        """Returns host name -> its interpreter in the inventory, or None for python3 on the PATH."""
         return {host.name: host.python for host in self.inventory.hosts}
 
     def describe(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def run(plan: WheelsPlan, runtime: Runtime) -> Report:
 
 
 class _NoneInstalled(Exception):
-    """Is raised if some host cannot take the wheels, so that nothing is done on any. Its argument: the results of all
+    """Is raised if a host cannot take the wheels: then nothing is done on any host. Its argument: the results of all
     hosts."""
 
 
@@ -155,7 +155,7 @@ def _there(inventory: Inventory, wheels: Sequence[Wheel], facts: Facts) -> dict[
 
 
 def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> tuple[Result, ...]:
-    """Copies and installs the missing wheels, one sync of these wheels at a time."""
+    """Copies and installs the missing wheels. Waits for other syncs of the same wheels on this machine first."""
     inventory, name = plan.inventory, digest_of_set(wheels)
     with turn(name, "another sync of these wheels", runtime) as waited:
         if waited:  # the earlier sync may have installed them
@@ -176,7 +176,7 @@ def _bring(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Run
 
 def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: Runtime) -> None:
     """Shows the packages that would be replaced, and asks the user. If the user gave the wheels, only torch and CUDA
-    packages count."""
+    packages are shown."""
     replacing = grouped((each, host) for host, found in facts.items() for each in replaced(found, wheels).items())
     text = "; ".join(
         f"replaces {name} {versions} on {fold(hosts)}"
@@ -194,7 +194,7 @@ def _consent(plan: WheelsPlan, wheels: Sequence[Wheel], facts: Facts, runtime: R
 def _send(
     inventory: Inventory, wheels: Sequence[Wheel], name: str, facts: Facts, runtime: Runtime
 ) -> dict[str, Result]:
-    """Copies the missing wheels to the hosts that lack some. Returns the results of these hosts if any failed, else
+    """Copies the missing wheels to the hosts that lack some. Returns the results of these hosts if any failed, or else
     {}."""
     have = {host: node.states(found, wheels) for host, found in facts.items()}
     wanted = [w for w in wheels if any(states[w.name] != "there" for states in have.values())]

@@ -1,5 +1,5 @@
 """Resolves requirements with pip on the head, for the hosts' Python and their installed packages. Downloads the wheels
-that they lack."""
+that the hosts lack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fleet.ops.wheels.wheel import Wheel, digest_of, read_folder
 from fleet.runtime import Runtime
 
 DONE = ".complete"
-# pip's output if an index gives no answer, or one that no index gives
+# pip's output if an index does not answer, or something other than an index answers
 _UNREACHED = re.compile(
     r"Failed to establish a new connection.*|Temporary failure in name resolution.*|NameResolutionError.*|"
     r"Cannot connect to proxy.*|Connect(?:ion|Timeout)Error.*|SSLError.*|Read timed out.*|"
@@ -34,8 +34,8 @@ _UNREACHED = re.compile(
 def collect(
     requirements: Path, facts: Mapping[str, Mapping[str, Any]], runtime: Runtime, *, refresh: bool = False
 ) -> tuple[Wheel, ...]:
-    """Returns the wheels of the requirements that some of these hosts lack. A later call finds them in the cache.
-    refresh: resolve again. Raises HostFailed with pip's reason if a package is not available as a wheel."""
+    """Returns the wheels of the requirements that some of these hosts lack. A later call finds these wheels in the
+    cache. refresh: resolves again. Raises HostFailed with pip's reason if a package is not available as a wheel."""
     requested = Requirements(requirements)
     if not requested.text():
         raise UsageError(f"{requirements} asks for nothing", hint="name packages there, one on a line")
@@ -72,8 +72,8 @@ def collect(
 def _download(
     requested: Requirements, kept: Mapping[str, str], spec: Mapping[str, Any], work: Path, runtime: Runtime
 ) -> str | None:
-    """Runs `pip download` in a folder of its own, in which no file has a requirement's name. Returns pip's output if it
-    failed, else None."""
+    """Runs `pip download` in a folder of its own, in which no file has a requirement's name. Returns pip's output if
+    pip failed, or else None."""
     kept_lines = "".join(f"{name}=={version}\n" for name, version in kept.items())
     (work / "requirements").write_text(requested.text(), "ascii")
     (work / "constraints").write_text(requested.constraints() + kept_lines, "ascii")

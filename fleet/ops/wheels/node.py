@@ -1,5 +1,5 @@
 """Runs the node side of wheels: reads the interpreter, fills the folder of wheels, and installs. The folder's name is
-made of its content and its head."""
+made from its content and the head's id."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _refused(failure: Failed) -> HostFailed:
 
 
 def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judge: bool = True) -> tuple[Result, ...]:
-    """Returns, as HasFacts, each host's interpreter and the state of the wheels there. Changes nothing. judge: also the
-    tags of its pip and all installed packages, for which the host imports pip."""
+    """Returns, as HasFacts, each host's interpreter and the state of the wheels there. Changes nothing. judge: whether
+    to return also the tags of the host's pip and all installed packages; for this, the host imports pip."""
     requested = [wheel.identity_of() for wheel in wheels]
 
     def task(session: Session, host: Host) -> Result:
@@ -80,7 +80,7 @@ def ask(inventory: Inventory, wheels: Sequence[Wheel], runtime: Runtime, *, judg
 
 
 def states(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> dict[str, str]:
-    """Returns wheel's name -> its state on this node."""
+    """Returns the name of each wheel -> its state on this node."""
     return {w.name: s["state"] for w, s in zip(wheels, facts["states"], strict=False)}
 
 
@@ -90,8 +90,8 @@ def lacking(facts: Mapping[str, Any], wheels: Sequence[Wheel]) -> list[Wheel]:
 
 
 def refusal(facts: Mapping[str, Any], wheels: Sequence[Wheel], force: bool) -> PreflightError | None:
-    """Returns the error that the wheels cannot be installed into this interpreter, or None. It needs nothing to be sent
-    before."""
+    """Returns the error that the wheels cannot be installed into this interpreter, or None if they can. Uses the facts
+    alone, so nothing need be sent before."""
     todo = [w for w, s in zip(wheels, facts["states"], strict=True) if s["state"] != "there"]
     python = facts["executable"]
     if facts["pip"] is None:
@@ -137,8 +137,9 @@ def install(
     runtime: Runtime,
     import_seconds: float,
 ) -> tuple[Result, ...]:
-    """Installs the copied wheels on every host of the inventory. folder: their folder there. facts: by host name. A
-    result has the state of each wheel after that: "unknown" if the host was lost before its report."""
+    """Installs the copied wheels on every host of the inventory. folder: the wheels' folder on the hosts. facts: host
+    name -> facts. A result has the state of each wheel after the installation: "unknown" if the host was lost before
+    its report."""
     mine = {host.name: lacking(facts[host.name], wheels) for host in inventory.hosts}
     lost = {name: states(facts[name], wheels) | {w.name: "unknown" for w in some} for name, some in mine.items()}
 
@@ -181,20 +182,20 @@ CLEAN = (
 
 
 def digest_of_set(wheels: Sequence[Wheel]) -> str:
-    """Returns the name of a set of wheels, made of its content."""
+    """Returns a name for a set of wheels, which depends on its content only."""
     text = "\n".join(sorted(f"{w.sha256} {w.path.name}" for w in wheels))
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def folder_of(name: str, kind: str = WHEELS) -> str:
-    """Returns the folder on the hosts for files that are sent by that name. Each head has its own."""
+    """Returns the folder on the hosts for files that are sent under that name. Each head has a folder of its own."""
     return f"~/{HOME}/{kind}/{name}-{head_id()}"
 
 
 def carry(inventory: Inventory, wheels: Sequence[Wheel], name: str, runtime: Runtime) -> tuple[Result, ...]:
     """Copies exactly these wheels to folder_of(name) on every host of the inventory. A second call with the same name
-    sends only missing ones. A file gets its name after its digest was verified. The caller must hold the lock of that
-    name."""
+    sends only missing wheels. A file gets its name only after its digest was verified. The caller must hold the lock of
+    that name."""
     with fresh(cache() / "wheels" / f"send-{name}") as stage:
         for wheel in wheels:
             source, target = wheel.path.resolve(), stage / wheel.path.name

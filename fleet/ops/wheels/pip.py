@@ -1,5 +1,5 @@
-"""Runs pip on the head. Its interpreter may start no other program. So no package's setup runs on this machine, neither
-a requirement's nor a dependency's."""
+"""Runs pip on the head, in an interpreter that may start no other program. So no package's setup runs on this machine,
+neither that of a requirement nor that of a dependency."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def run_pip(
     sources: Path | None = None,
     hosts: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """Runs pip in `folder`, with the user's own configuration. Returns None if it succeeds, else its output.
+    """Runs pip in `folder`, with the user's own configuration. Returns None if pip succeeds, or else its output.
 
-    sources: a folder; the first source archive that pip fetches is copied there unchanged, and pip then succeeds.
-    hosts: the hosts that it resolves for: {"site": a folder of their metadata, "markers", "tags", ...}.
+    sources: a folder. The first source archive that pip fetches is copied there unchanged, and pip then succeeds.
+    hosts: the hosts for which pip resolves: {"site": a folder of their metadata, "markers", "tags", ...}.
     Raises Interrupted, and UsageError if there is no pip.
     """
     given = {name: os.environ[name].split() for name in PATHS if name in os.environ}
@@ -56,8 +56,8 @@ def run_pip(
 
 
 def _where_pip_is() -> list[str]:
-    """Returns the folders that fleet's own interpreter needs to import the pip on the PATH; none if it has a pip
-    itself."""
+    """Returns the folders that fleet's own interpreter needs to import the pip on the PATH; none if that interpreter
+    has a pip itself."""
     if importlib.util.find_spec("pip") is not None:
         return []
     program = shutil.which("pip3") or shutil.which("pip")
@@ -76,7 +76,7 @@ def main(spec: dict[str, Any]) -> None:
 
     def keep(archive: str, *_: object, **__: object) -> NoReturn:
         if spec["sources"] is None:
-            refuse()  # unpacked, a source archive may write elsewhere
+            refuse()  # a source archive that is unpacked may write elsewhere
         shutil.copyfile(archive, os.path.join(spec["sources"], os.path.basename(archive)))
         os._exit(0)
 
@@ -95,8 +95,8 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def _resolve_for(site: str, markers: dict[str, str], tags: list[str], **_: object) -> None:
-    """Makes pip download the packages that another interpreter lacks. pip has an option only for the version of that
-    interpreter. Its packages, markers and tags are set before the modules that use them are loaded."""
+    """Makes pip download the packages that another interpreter lacks. pip has an option only for that interpreter's
+    version. The interpreter's packages, markers and tags are set here, before the modules that use them are loaded."""
     from pip._internal import metadata
 
     installed = metadata.get_environment([site])

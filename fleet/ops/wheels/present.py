@@ -26,7 +26,7 @@ Environment = tuple[tuple[str, str], ...]
 
 
 def present(found: Facts) -> dict[str, Dist]:
-    """Returns name -> distribution of one host, without those that have no valid version."""
+    """Returns name -> distribution of one host. Leaves out distributions without a valid version."""
     known: dict[str, Dist] = {}
     dists: list[Dist] = found["dists"]
     for each in dists:
@@ -48,14 +48,14 @@ def _need(text: str, environment: Environment) -> tuple[Requirement, bool] | Non
     try:
         need = Requirement(text)
         need.url = None
-        need = Requirement(str(need))  # str() changes a marker that has two kinds of quotes
+        need = Requirement(str(need))  # parsed again, because str() changes a marker that has two kinds of quotes
         return need, need.marker is None or need.marker.evaluate({**dict(environment), "extra": ""})
     except (ValueError, RecursionError):
         return None
 
 
 def write_metadata(distributions: Present, folder: Path) -> None:
-    """Writes the metadata of these distributions into an empty folder, for pip to find them installed."""
+    """Writes the metadata of these distributions into an empty folder, so that pip takes them for installed."""
     for name, each in distributions.items():
         info = folder / f"{name.replace('-', '_')}-{each['version']}.dist-info"
         info.mkdir()
@@ -77,9 +77,9 @@ def shared(hosts: Sequence[Present]) -> dict[str, Dist]:
 def pins(
     hosts: Sequence[Present], wanted: Iterable[str], markers: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns two dicts, name -> version. The first has the torch and CUDA packages of the hosts, and is empty if
-    `wanted` pins another version of one. The second has the packages of only some hosts, so that the others get the
-    same version."""
+    """Returns two dicts, name -> version. The first has the torch and CUDA packages of the hosts. It is empty if
+    `wanted` pins another version of one of them. The second has the packages that only some hosts have, so that the
+    other hosts get the same version. markers: values for requirements' markers."""
     versions = grouped((name, each["version"]) for host in hosts for name, each in host.items())
     one = {name: some[0] for name, some in versions.items() if len({*some}) == 1}
     held = {name: version for name, version in one.items() if HELD.fullmatch(name)}

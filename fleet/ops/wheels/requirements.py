@@ -1,5 +1,6 @@
-"""Reads the file of `--wheels requirements.txt`, and makes another file of it for pip. That has a few kinds of options
-with checked values, then one ASCII requirement a line: the name of a package, or a wheel. Any other line is refused.
+"""Reads the file of `--wheels requirements.txt`, and makes another file of it for pip. The new file has a few kinds of
+options with checked values, then one ASCII requirement a line: the name of a package, or a wheel. A line that cannot be
+written so is refused.
 
 pip runs the setup of folders, editable projects, repositories and source archives, also with --only-binary. It reads a
 file in ways that a user does not see: it ends lines where str.splitlines does, takes the encoding from a comment, and
@@ -32,7 +33,7 @@ PLACES = {
     "--find-links": "--find-links",
 }
 PATTERNS = {"--trusted-host": r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?", "--only-binary": r":all:|[\w.,-]+"}
-# options, with a value and without one, that decide on the origin and the choice of wheels
+# options that decide on the origin and the choice of wheels: those with a value, and those without one
 VALUED = (*INCLUDES, *PLACES, *PATTERNS)
 PLAIN = ("--pre", "--prefer-binary", "--require-hashes", "--no-index")
 URL = r"(?i:https?|file)://[A-Za-z0-9._~:/?@!&()*+,=%\[\]-]+"
@@ -56,11 +57,11 @@ FILES, BYTES, LINE_LENGTH = 100, 2 << 20, 1 << 16
 
 
 class _Refused(Exception):
-    """Holds the fault of a line, and the hint."""
+    """Is raised for a line that is refused. Its arguments: the fault of the line, and the hint."""
 
 
 class Requirements:
-    """Holds a requirements file with its included files. wheels: the wheels on this machine that it names."""
+    """Holds a requirements file with its included files. wheels: the wheels on this machine that the files name."""
 
     def __init__(self, path: Path) -> None:
         self.wheels: dict[Path, None] = {}
@@ -71,8 +72,8 @@ class Requirements:
         self._read(path, None, False, ())
 
     def text(self) -> str:
-        """Returns the text for pip's -r. If there are several --index-url, the last one counts, and every
-        --extra-index-url stays."""
+        """Returns the text for pip's -r. Of several --index-url, it has only the last one. It has every
+        --extra-index-url."""
         options = sorted(self._options.values(), key=lambda line: not line.startswith("--index-url "))
         return "".join(f"{line}\n" for line in (*options, *self._lines[False]))
 
@@ -85,8 +86,8 @@ class Requirements:
         return [line.partition(" --hash=")[0] for line in (*self._lines[False], *self._lines[True])]
 
     def _read(self, path: Path, where: str | None, constraint: bool, within: tuple[Path, ...]) -> None:
-        """Reads a file and its included files. where: the FILE:LINE that includes it. within: the files that include
-        it."""
+        """Reads a file and its included files. where: the FILE:LINE that includes this file, or None. constraint:
+        whether it holds constraints. within: the files that include it."""
         path = Path(os.path.realpath(path))
         if path in within or len(self._seen) == FILES:
             why = "it includes itself" if path in within else f"more than {FILES} files are included"
@@ -179,7 +180,7 @@ class Requirements:
         return plain + "".join(f" --hash={digest}" for digest in hashes)
 
     def _wheel(self, match: re.Match[str], folder: Path) -> str:
-        """Returns NAME @ URL for a wheel that is given by its place."""
+        """Returns NAME @ URL for a wheel that is given by its path or URL."""
         path, url = _local(match["place"], folder), match["place"]
         try:
             found = parse_wheel_filename(path.name if path else unquote(url.rpartition("/")[2]))[0]
@@ -198,7 +199,7 @@ class Requirements:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields (number of the first line, logical line with its comment), joined as by pip."""
+    """Yields (number of the first line, logical line with its comment). Joins lines as pip does."""
     joined, begun = "", 0
     for number, raw in enumerate([*text.replace("\r\n", "\n").split("\n"), ""], 1):
         begun = begun if joined else number
@@ -211,8 +212,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _plain(line: str) -> str:
-    """Returns a line without its comment, with its variables filled in. Refuses a character that only pip treats as the
-    end of a line, also in a comment: text after it would be a requirement that a user does not see."""
+    """Returns a line without its comment, with its variables filled in. Refuses, even in a comment, a character that
+    only pip treats as the end of a line: the text after it would be a requirement that a user does not see."""
     if odd := re.search(r"[\0\v\f\r\x1c-\x1e\x85\u2028\u2029]", line):
         raise _Refused(f"holds the character U+{ord(odd[0]):04X}", "remove it")
     if len(line) > LINE_LENGTH:
@@ -228,8 +229,8 @@ def _plain(line: str) -> str:
 
 
 def _local(value: str, folder: Path) -> Path | None:
-    """Returns the path that a value names on this machine, relative to the file's folder, else to the current one; None
-    for a URL."""
+    """Returns the path that a value names on this machine, or None for a URL. A path is relative to `folder`, that of
+    the requirements file, or else to the current folder. Raises _Refused for any other value."""
     scheme = value.partition(":")[0].lower() if "://" in value else ""
     if scheme in ("http", "https") and re.fullmatch(URL, value):
         return None

@@ -24,7 +24,7 @@ def kind_of(facts: Facts) -> str:
 
 
 def agree(facts: Mapping[str, Facts]) -> None:
-    """Raises PreflightError, which names the hosts of each kind, unless all interpreters are of one kind."""
+    """Raises PreflightError, with the hosts of each kind, if the interpreters are not all of one kind."""
     kinds = groups({host: kind_of(found) for host, found in facts.items()})
     if len(kinds) > 1:
         text = "; ".join(f"{kind} on {fold(hosts)}" for kind, hosts in kinds)
@@ -73,7 +73,7 @@ def _too_young(wheel: Wheel, facts: Mapping[str, Facts]) -> list[str]:
     try:
         wanted = SpecifierSet(wheel.requires_python)
     except InvalidSpecifier:
-        return []  # pip ignores an invalid one, too
+        return []  # pip ignores an invalid specifier, too
     return [host for host, found in facts.items() if not wanted.contains(found["version"], prereleases=True)]
 
 

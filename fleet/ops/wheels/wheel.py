@@ -24,7 +24,7 @@ from fleet.node.base.files import open_regular
 from fleet.ops.cache import memo, recall, remember
 from fleet.protocol.messages.wheels import Carried, WheelIdentity
 
-# errors of a damaged zip: wrong offsets may raise almost any
+# errors that reading a damaged zip raises: a wrong offset may cause almost any of them
 DAMAGE = (
     zipfile.BadZipFile,
     csv.Error,
@@ -36,7 +36,7 @@ DAMAGE = (
     ValueError,
     RuntimeError,
 )
-# the largest public wheels have 15,000 files and 2 MiB of metadata, and unpack to four times their size
+# limits. The largest public wheels have 15,000 files and 2 MiB of metadata, and unpack to four times their size
 METADATA_BYTES = 8 << 20
 PLAIN_BYTES, PACKED_BY = 256 << 20, 100
 SDISTS = (".tar.gz", ".zip", ".tar.bz2", ".tgz")
@@ -67,9 +67,9 @@ def digest_of(path: Path, stopped: Stopped) -> str:
 
 @dataclass(frozen=True)
 class Wheel:
-    """Describes a wheel file. name: normalized. tags: such as "cp311-cp311-linux_x86_64", expanded. sha256: of the
-    file. identity: of the installed files (see fleet/node/python/installed.py). modules: the modules to import as a
-    test. unpacked, size: bytes."""
+    """Describes a wheel file. name: normalized. tags: such as "cp311-cp311-linux_x86_64", expanded. sha256: the wheel's
+    digest. identity: the digest of the installed files (see fleet/node/python/installed.py). modules: what is imported
+    as a test. unpacked: bytes of the files in the wheel. size: bytes of the wheel."""
 
     path: Path
     name: str
@@ -154,19 +154,20 @@ def _examine(path: Path, stopped: Stopped) -> Wheel:
 
 
 def check_kind(path: Path) -> None:
-    """Raises one of DAMAGE if the file has no wheel's metadata. Does not read the rest of the file."""
+    """Raises an error of DAMAGE if the file lacks a wheel's metadata. Does not read the rest of the file."""
     with open_regular(str(path)) as file, zipfile.ZipFile(file) as archive:
         _dist_info(archive.namelist(), parse_wheel_filename(path.name)[0])
 
 
 def reason(error: Exception) -> str:
-    """Returns the message of one of DAMAGE."""
+    """Returns the message of an error of DAMAGE."""
     text = (isinstance(error, OSError) and error.strerror) or str(error.args[0] if error.args else error)
     return printable(text, 200)  # a library may quote a file's name as it is
 
 
 def _unpacked(archive: zipfile.ZipFile, packed: int) -> int:
-    """Returns the bytes of all files in a zip. Raises BadZipFile, before it is unpacked, if no wheel has so many."""
+    """Returns the size of all files in a zip, in bytes, without unpacking it. Raises BadZipFile if no wheel is so
+    large. packed: the zip's own size."""
     size = sum(item.file_size for item in archive.infolist())
     if size > PLAIN_BYTES and size > packed * PACKED_BY:
         raise zipfile.BadZipFile(f"its {packed} bytes unpack to {size}")
@@ -182,8 +183,8 @@ def _content(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _rows(record: str, files: int) -> list[list[str]]:
-    """Returns the rows of a RECORD. Raises BadZipFile if it has more than two for each file: its own, and its
-    .pyc's."""
+    """Returns the rows of a RECORD. files: the number of files in the wheel. Raises BadZipFile if there are more than
+    two rows for each file: its own row, and that of its .pyc."""
     rows = list(islice((row for row in csv.reader(io.StringIO(record)) if len(row) == 3), 2 * files + 1))
     if len(rows) > 2 * files:
         raise zipfile.BadZipFile("its RECORD names more files than are in it")
@@ -221,8 +222,9 @@ def _dist_info(names: Iterable[str], name: str) -> str:
 
 
 def identity_of(rows: Iterable[list[str]], info: str) -> str:
-    """Returns the sha256 over path, digest and size of all files that an install does not change. pip rewrites scripts,
-    and moves the parts of NAME.data."""
+    """Returns the sha256 over path, digest and size of all files that an install does not change. Of NAME.data, it
+    holds only purelib and platlib, by the paths to which pip moves them: pip rewrites scripts. info: the .dist-info
+    folder."""
     data = info[: -len(".dist-info")] + ".data/"
     kept = []
     for path, digest, size in rows:
@@ -238,7 +240,8 @@ def identity_of(rows: Iterable[list[str]], info: str) -> str:
 
 
 def _modules(name: str, rows: Iterable[list[str]], listed: list[str]) -> tuple[str, ...]:
-    """Returns the top-level modules to import: the one with the distribution's name, else all public ones."""
+    """Returns the top-level modules to import: the one with the distribution's name, or else all public modules.
+    listed: the content of top_level.txt."""
     found = list(listed)
     if not found:
         for path, _digest, _size in rows:

@@ -52,8 +52,8 @@ def _metadata(ask: Manifest, labels: Mapping[str, str] = {}) -> Object:
 
 
 def _template(ask: Manifest, place: Mapping[str, object] = {}, restarts: int = 0, **more: Any) -> Object:
-    """Returns the template of the pods. place: variables for a pod's place in the run, next to those of the operator.
-    restarts: how often ranks are restarted within a pod. more: fields of the container."""
+    """Returns the template of the pods. place: variables for a pod's place in the run, in addition to those that the
+    operator sets. restarts: how often ranks are restarted within a pod. more: fields of the container."""
     variables = {**place, **ask.env}
     by_name = [{"name": name, "value": literal(str(value))} for name, value in variables.items()]
     secret = [
@@ -122,10 +122,10 @@ def job(ask: Manifest) -> list[Object]:
 
 
 def trainjob(ask: Manifest) -> list[Object]:
-    """Returns a TrainJob and its own runtime. It uses no runtime of the cluster: what a TrainJob may change there
-    depends on the version."""
+    """Returns a TrainJob and its own runtime. It does not use a runtime of the cluster, because it depends on the
+    version what a TrainJob may change in such a runtime."""
     counted = {"numProcPerNode": ask.ranks} if isinstance(ask.ranks, int) else {}
-    given = [f"--master-port={ask.port}"] if ask.port else []  # its port is fixed, and it takes a number only
+    given = [f"--master-port={ask.port}"] if ask.port else []  # a TrainJob sets no port, and takes only a number
     given += [] if counted else [f"--nproc-per-node={ask.ranks}"]
     template = _template(ask)
     template["spec"]["containers"][0]["args"][:0] = given

@@ -1,4 +1,5 @@
-"""Defines the source `k8s`: pods that a manifest requests. Each runs its own part of the run, as with `--on env`."""
+"""Defines the source `k8s`: pods that a manifest requests. Each pod runs its own part of the run, as with `--on
+env`."""
 
 from __future__ import annotations
 

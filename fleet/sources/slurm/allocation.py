@@ -18,7 +18,7 @@ LOOPBACK = "127."
 
 def counts(text: str) -> list[int]:
     """Returns the count of each node from SLURM_TASKS_PER_NODE or SLURM_JOB_CPUS_PER_NODE: "8(x2),4" is 8, 8, 4. Raises
-    ValueError."""
+    ValueError for other text."""
     found = list[int]()
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
@@ -50,8 +50,8 @@ def addresses(nodes: str) -> Iterator[tuple[str, str]]:
 
 
 def numeric(address: str) -> str:
-    """Returns the IP of an address, or the address itself if it has none. Ranks connect to it, and a name may be one
-    that only Slurm resolves."""
+    """Returns the IP of an address, or the address itself if it has no IP. Ranks connect to the IP, because perhaps
+    only Slurm resolves the name."""
     try:
         return str(socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except OSError:
@@ -59,8 +59,9 @@ def numeric(address: str) -> str:
 
 
 def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[Host, ...]:
-    """Returns the hosts of an allocation. job, nodes: the output of `scontrol show job -d` and of
-    `scontrol show node -o`. A host's slots are its GPUs, else its tasks. Raises UsageError."""
+    """Returns the hosts of an allocation. job, nodes: the output of `scontrol show job -d` and of `scontrol show node
+    -o`. A host's slots are the number of its GPUs, or else of its tasks. Raises UsageError for variables that are not
+    valid."""
     number, parts = job_of(environ), environ.get("SLURM_HET_SIZE", "1")
     if parts != "1":
         raise UsageError(
@@ -76,13 +77,13 @@ def hosts(environ: Mapping[str, str], job: str = "", nodes: str = "") -> tuple[H
     if not names:
         raise UsageError(f"job {number} has no nodes: SLURM_JOB_NODELIST is not set")
     tasks = tasks if len(tasks) == len(names) else [1] * len(names)
-    here = environ.get("SLURM_GPUS_ON_NODE", "") if not job else ""  # used on a node without scontrol
+    here = environ.get("SLURM_GPUS_ON_NODE", "") if not job else ""  # for a node without scontrol
     have = gpus(job) if not here.isdecimal() else dict.fromkeys(names, int(here))
     where = dict(addresses(nodes))
     found = {name: numeric(where.get(name, name)) for name in names}
     others = [address for address in found.values() if not address.startswith(LOOPBACK)]
     for name, address in found.items():
-        if address.startswith(LOOPBACK) and others:  # this node, whose name resolves to loopback on itself
+        if address.startswith(LOOPBACK) and others:  # this node: its own name resolves to loopback here
             found[name] = route_to(others[0]) or address
     return tuple(slurm_host(name, found[name], have.get(name) or task) for name, task in zip(names, tasks, strict=True))
 

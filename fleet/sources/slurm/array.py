@@ -1,6 +1,6 @@
 """Finds the nodes of a run that is a job array with one node per task. Task 0 leads the run once all tasks run.
 
-Each node is reached by a step of its own job. The other tasks hold their nodes for as long as such steps run there.
+Each node is reached by a step of its own job. Every other task holds its node as long as such a step runs on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fleet.errors import ConnectError, DeadlineError, HostFailed, UsageError
 from fleet.protocol.state import is_run_id
 from fleet.transport.slurm import JOBS, PING, ask_slurm, output_of
 
-WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; set only if the tasks are one run
+WAIT = "FLEET_ARRAY_WAIT"  # seconds for which task 0 waits for the others; only set if the tasks are one run
 DEFAULT_WAIT = 3600
 SOON_SECONDS, PAUSE_SECONDS = 3.0, 30.0
 COMING = {"RUNNING", "PENDING", "CONFIGURING"}
@@ -36,7 +36,7 @@ fi"""
 
 class Task(NamedTuple):
     """Describes a task of an array. name: ARRAY_INDEX. job: the id of the task's own job. node: "" before it runs.
-    reason: why it waits; in the tasks of of_user(), the path of its script, which is in its run's folder."""
+    reason: why it waits. In the tasks that of_user() returns, it is the path of the script, in the run's folder."""
 
     name: str
     job: str
@@ -50,7 +50,7 @@ class Task(NamedTuple):
 
 
 def listed(*options: str) -> list[Task]:
-    """Returns the tasks that squeue lists. Raises UsageError or ConnectError if it fails."""
+    """Returns the tasks that squeue lists. Raises UsageError or ConnectError if squeue fails."""
     output = output_of(ask_slurm(["squeue", "--noheader", "--array", *options]), "squeue")
     return [Task(*line.split("|", 4)) for line in output.splitlines() if line.count("|") >= 4]
 
@@ -71,7 +71,7 @@ def of_user() -> list[Task]:
 
 
 def entered(tasks: list[Task]) -> dict[str, str]:
-    """Returns the environment variables from which a process takes these nodes as its allocation."""
+    """Returns the environment variables with which a process takes the nodes of these tasks for its allocation."""
     from fleet.inventory.nodeset import expand  # takes long to import
 
     tasks = [task._replace(node=node) for task in tasks for node in expand(task.node)]
@@ -93,9 +93,9 @@ def check_alone(tasks: list[Task]) -> None:
 def gathered(environ: Mapping[str, str]) -> dict[str, str]:
     """Waits until all tasks run, and returns the variables of entered().
 
-    Raises UsageError if this is not task 0. If the wait fails, cancels the other tasks first: two runs that both wait
-    would otherwise hold each other's nodes. Then raises DeadlineError, HostFailed or UsageError. If Slurm never
-    answered, cancels nothing, and raises ConnectError: each task ends by itself."""
+    Raises UsageError if this is not task 0. If the wait fails, it cancels the other tasks and raises DeadlineError,
+    HostFailed or UsageError: two runs that both wait would otherwise hold each other's nodes. If Slurm never answered,
+    it cancels nothing and raises ConnectError, because each task ends by itself."""
     array, count = environ["SLURM_ARRAY_JOB_ID"], int(environ.get("SLURM_ARRAY_TASK_COUNT", "1"))
     if environ.get("SLURM_ARRAY_TASK_ID") != "0":
         raise UsageError("task 0 of an array leads its run", hint=f"squeue --array --jobs={array}")

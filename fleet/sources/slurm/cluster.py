@@ -40,8 +40,8 @@ def nodes(text: str) -> dict[str, tuple[Host, Condition]]:
 
 
 def of_partition(partition: str | None) -> tuple[Inventory, dict[str, Condition]]:
-    """Returns the nodes of a partition, or of all, and the condition of each. Raises ConnectError if Slurm does not
-    answer, and UsageError if there is no such partition."""
+    """Returns the nodes of a partition, or of all partitions, and the condition of each. Raises ConnectError if Slurm
+    does not answer, and UsageError if there is no such partition."""
     argv = ["sinfo", "--noheader", "--Node", "--format", FORMAT]
     answer = ask_slurm([*argv, *([f"--partition={partition}"] if partition else [])])
     found = nodes(output_of(answer, "sinfo"))
@@ -54,8 +54,8 @@ def of_partition(partition: str | None) -> tuple[Inventory, dict[str, Condition]
 
 
 def own_cluster(environ: Mapping[str, str]) -> str | None:
-    """Returns the name of the cluster whose job this process is in, else of this machine's own cluster; None if that is
-    not known."""
+    """Returns the name of the cluster whose job this process is in, or else of this machine's own cluster. Returns None
+    if neither is known."""
     shown = environ.get("SLURM_CLUSTER_NAME") or ""
     if not shown and (found := re.search(r"^ClusterName\s*=\s*(\S+)", scontrol(["show", "config"]), re.M)):
         shown = found[1]
@@ -63,14 +63,14 @@ def own_cluster(environ: Mapping[str, str]) -> str | None:
 
 
 def requested(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Returns the clusters that a request names, as in sbatch's option; None if it names none."""
+    """Returns the clusters that a request names, as sbatch's --clusters has them, or None if it names none."""
     given = [found[1] for each in options if (found := re.fullmatch(r"(?:--clu\w*[= ]|-M[= ]?)(.+)", each))]
     return next(filter(None, [*reversed(given), *map(environ.get, CLUSTERS)]), None)
 
 
 def names_in(cluster: str | None) -> set[str]:
-    """Returns the names of all nodes of a cluster; no names for several clusters, or if they are not known. cluster:
-    None for this machine's own."""
+    """Returns the names of all nodes of a cluster. Returns no names for several clusters, or if the names are not
+    known. cluster: its name, or None for this machine's own cluster."""
     if cluster is not None and (cluster == "all" or not CLUSTER.fullmatch(cluster)):
         return set()
     answer = ask_slurm(["sinfo", "--all", "--noheader", "--Node", "--format", "%N", *where(cluster)])

@@ -1,4 +1,4 @@
-"""Names jobs as Slurm does: its ids, tasks of arrays, clusters, and the script that a job runs."""
+"""Converts between fleet's and Slurm's names of jobs: ids, tasks of arrays, clusters, and the script of a job."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MOST_TASKS = 4_000_001  # the most tasks that Slurm allows in an array
 
 
 def number(job: str) -> str:
-    """Returns the number by which Slurm knows the whole job: 17 for 17_0@cluster. For 17_1, the task of one of several
-    runs, it is 17_1."""
+    """Returns the number by which Slurm knows the whole job: 17 for 17_0@cluster. For 17_1, which is the task of one of
+    several runs, it is 17_1."""
     return id_of(job).removesuffix("_0")
 
 
@@ -31,8 +31,8 @@ def ids(jobs: Collection[Job]) -> str:
 
 
 def by_number(answer: Answer, bars: int) -> dict[str, list[str]]:
-    """Returns the lines of an answer with at least `bars` bars. Keys: the id at the line's beginning, its array's
-    number, and each task that an id such as `17_[1-3,5%2]` stands for."""
+    """Returns the lines of an answer that have at least `bars` characters "|", by job. A line's keys are the id at its
+    beginning, the number of the id's array, and each task that an id such as `17_[1-3,5%2]` stands for."""
     found = defaultdict[str, list[str]](list)
     for line in answer.output.splitlines() if isinstance(answer, Done) else ():
         name = line.partition("|")[0]
@@ -57,7 +57,7 @@ def cluster_of(job: str) -> str:
 
 
 def name_of(script: Path) -> str:
-    """Returns the job name of the script. Accounting has this name, and no path of the script."""
+    """Returns the job name of the script. Slurm's accounting keeps this name, but not the script's path."""
     with suppress(OSError):
         return stated(script.read_text(errors="replace")).get("job-name", script.name).strip('"')
     return script.name
@@ -65,13 +65,13 @@ def name_of(script: Path) -> str:
 
 def named(job: str, cluster: str, script: Path, text: str) -> str:
     """Returns fleet's id of a job: 17; 17_0 for a run that is an array; 17_3 for the third of several runs. "@cluster"
-    follows if it is not this cluster."""
+    follows if the job is in another cluster."""
     task = f"_{line_of(script, text) or 0}" if "array" in stated(text) else ""
     return f"{job}{task}{'@' * bool(cluster)}{cluster}"
 
 
 def line_of(script: Path, text: str) -> str:
-    """Returns the number of the line, from 1, that a run is for; "" if it is not one of several runs."""
+    """Returns the number, from 1, of the line of --each for which a run is. Returns "" for a run of no such line."""
     name = script.parent.name.rsplit("-", 3)[0]
     return name.rpartition("-")[2] if stated(text).get("array", "").startswith("1-") else ""
 
@@ -87,7 +87,8 @@ def paths(script: Path) -> set[str]:
 
 @cache
 def submitted_script(script: Path) -> Path:
-    """Returns the path of the submitted script. Each of several runs has a copy; the first run's one was submitted."""
+    """Returns the path of the submitted script. Each of several runs has a copy of the script; the copy of the first
+    run was submitted."""
     with suppress(OSError):
         if line_of(script, script.read_text(errors="replace")):
             return script.parent.with_name(of_line(script.parent.name, 1)) / script.name

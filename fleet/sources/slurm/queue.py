@@ -35,7 +35,7 @@ WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
 RUNNING = {"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
 FORMAT = "%i|%T|%S|%o|%r"
 PARSABLE = re.compile("[0-9]+(;[A-Za-z0-9_.-]+)?")
-AMBIGUOUS = {2, 6, 7, 8, 9, 11, 15, 127}  # common exit codes, and so are those that are 128 more
+AMBIGUOUS = {2, 6, 7, 8, 9, 11, 15, 127}  # exit codes that are common, as are these codes + 128
 SOUGHT_SECONDS, PAUSE_SECONDS = 60.0, 3.0  # how long, and how often, an unconfirmed job is looked for
 # part of sbatch's message -> the hint
 HINTS = {
@@ -62,9 +62,10 @@ def standing_of(name: str, start: str = "", reason: str = "") -> Standing:
 
 
 def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
-    """Returns the state of a job from lines of `squeue -o FORMAT`; None if no line is about it. lines: by number(). If
-    one run is an array, the state is that of its leading task; it waits as long as any task waits."""
-    runs = f"/{naming.submitted_script(job[1]).parent.name}/{job[1].name}|"  # it may be mounted elsewhere there
+    """Returns the state of a job from lines of `squeue -o FORMAT`, or None if no line is about the job. lines: number
+    of a job -> its lines. For a run that is an array, this is the leading task's state, or a waiting task's if the
+    leading one runs."""
+    runs = f"/{naming.submitted_script(job[1]).parent.name}/{job[1].name}|"  # another path may lead to it on the node
     own = [line.split("|", 4) for line in lines.get(naming.number(job[0]), ()) if runs in line]
     found = {name: standing_of(state, start, reason) for name, state, start, _, reason in own}
     if (leads := found.get(naming.id_of(job[0]))) is None:
@@ -75,7 +76,7 @@ def _of_all(job: Job, lines: Mapping[str, Sequence[str]]) -> Standing | None:
 
 
 def hint(message: str) -> str | None:
-    """Returns the hint for a message by which sbatch refuses a job."""
+    """Returns the hint for a message with which sbatch refuses a job, or None."""
     return next((what for part, what in HINTS.items() if part in message.lower()), None)
 
 
@@ -167,7 +168,7 @@ class SlurmQueue(Queue):
                 ends = [
                     _coded(standing_of(row[1]), row[2], not which) for row in rows if row[3] == naming.name_of(job[1])
                 ]
-                if ends and ends[-1].state is State.OVER:  # accounting that shows it as running has missed its end
+                if ends and ends[-1].state is State.OVER:  # accounting that shows RUNNING has missed the end
                     found[job] = ends[-1]
             left = [job for job in left if job not in found]
         return found | dict.fromkeys(left, Standing(State.OVER, code=EXIT_CONNECT))
@@ -211,7 +212,7 @@ class SlurmQueue(Queue):
 
 
 def _with_code(job: str, found: Standing) -> Standing:
-    """Returns the state with the exit code of its run, if the batch step failed. It is UNKNOWN while that code is not
+    """Returns the state with the exit code of its run, if the batch step failed. Returns UNKNOWN while that code is not
     known."""
     if found.name != "FAILED" or found.code != EXIT_HOST_FAILED or "@" in job:
         return found
@@ -223,8 +224,8 @@ def _with_code(job: str, found: Standing) -> Standing:
 
 
 def _coded(found: Standing, code: str, is_short: bool = False) -> Standing:
-    """Returns the state with Slurm's exit code, such as "1:0". After a signal its first number is 0, and is ignored.
-    is_short: it is sacct's, which shows 130 as 2: it is not known then."""
+    """Returns the state with Slurm's exit code, such as "1:0". After a signal, the first number is 0 and is ignored.
+    is_short: the code is from sacct, which shows 130 as 2, so that 2 is ambiguous and is not taken."""
     status = code.partition(":")[0]
     if found.name != "FAILED" or not status.isdecimal() or not 0 < int(status) < 256:
         return found

@@ -20,7 +20,7 @@ from fleet.transport.slurm import WITHIN_SECONDS
 NO_SECRET = "a script must not hold a secret"
 NO_SECRET_HINT = "--env-file FILE gives it to the ranks, --export=ALL,NAME takes it from your environment"
 EARLY_SECONDS = 30  # time to report the end, after the grace period of the ranks
-# options of sbatch; all but those of CPUs are passed on as they are. --sbatch-arg passes any other one
+# options of sbatch, passed on unchanged, except those of CPUs. --sbatch-arg passes any option that is not listed here
 OPTIONS = (
     Option("nodes", "Nodes to ask for [--nnodes, else 1].", "N"),
     Option("partition", "Where.", "NAME"),
@@ -66,7 +66,7 @@ VARIABLES = {
     "SLURM_CLUSTERS": "clusters",
     "SLURM_HINT": "hint",
 }
-# groups of options: one that is stated stands for its whole group
+# groups of options: if the script states one, sbatch gets no variable for any option of the group
 KINDS = (
     ("requeue", "no-requeue"),
     ("exclusive", "oversubscribe"),
@@ -76,17 +76,17 @@ KINDS = (
     ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
 )
 KIND = {name: names[0] for names in KINDS for name in names}
-CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # the first goes before the second
+CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")  # if both are set, the first one is used
 HEAD = "#!/bin/bash"
-RUN = "FLEET_CLAIMS"  # variable of a job: the run that it was requested for
+RUN = "FLEET_CLAIMS"  # variable of a job: the id of the run for which the job was requested
 TASK = "SLURM_ARRAY_TASK_ID"
-REQUEUES = "FLEET_REQUEUES"  # variable of a job: how often it is begun again at the time limit
-SAVE_SECONDS = 60  # before the time limit, for ranks to save their work, unless --grace is longer
+REQUEUES = "FLEET_REQUEUES"  # variable of a job: how many times it is requeued when its time limit ends it
+SAVE_SECONDS = 60  # with --requeue and no --grace, ranks have this time before the time limit to save their work
 EXEC = "# exec: Slurm ends a batch step with its shell, and a shell does not pass on SIGTERM"
 
 
 def number(options: dict[str, Any], name: str, default: int) -> int:
-    """Removes a number from the options, and returns it. Raises UsageError if it is not a number."""
+    """Removes an option, and returns its number, or `default` if it is not given. Raises UsageError for other text."""
     if name not in options:
         return default
     value = options.pop(name)
@@ -96,7 +96,7 @@ def number(options: dict[str, Any], name: str, default: int) -> int:
 
 
 def cpus(options: dict[str, Any]) -> Iterator[str]:
-    """Removes the options of tasks and CPUs, and yields the lines for one task that has all CPUs."""
+    """Removes the options of tasks and CPUs, and yields the script's lines for one task that has all their CPUs."""
     tasks = number(options, "ntasks-per-node", 1)
     each = number(options, "cpus-per-task", 0)
     yield directive("ntasks-per-node", "1")
@@ -114,7 +114,7 @@ def directive(name: str, value: object = True) -> str:
 
 
 def stated_as(name: str, value: str) -> str:
-    """Returns a value as it is in the script. Raises UsageError for a secret, and for characters that are not text."""
+    """Returns a value as the script states it. Raises UsageError for a secret, and for characters that are not text."""
     tokens = value.split(",")
     if (shown := masked_argv(tokens)) != tokens:
         raise UsageError(
@@ -130,6 +130,7 @@ def shown_of(value: str) -> str:
 
 
 def text(value: str) -> str:
+    """Returns the value. Raises UsageError if it has characters that cannot be printed."""
     if not value.isprintable():
         raise UsageError(f"{value!r} cannot be in a batch script", hint="leave out what is no text")
     return value
@@ -148,8 +149,8 @@ def stated(script: str) -> dict[str, str]:
 
 
 def environment(script: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the user's variables that sbatch gets. One whose option the script states is left out, as it would
-    replace that option. Raises UsageError for a variable whose option a run cannot have."""
+    """Returns the user's variables that sbatch gets. A variable is left out if the script states its option, because
+    sbatch would prefer the variable. Raises UsageError for a variable whose option a run cannot have."""
     given, refused = dict[str, str](), dict[str, str]()
     taken = {kind for option, value in stated(script).items() for kind in _kinds(option, value)}
     for name in sorted(it for it in environ if it.startswith("SBATCH_") or it in VARIABLES):
@@ -172,8 +173,8 @@ def _kinds(option: str, value: str) -> set[str]:
 
 
 def read_arguments(tokens: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the options of --sbatch-arg: (those that fleet has, too; the script's lines for all others). Raises
-    UsageError for an option that a run cannot have, in any spelling."""
+    """Sorts the options of --sbatch-arg. Returns ({name: value} of options that fleet has, too; the script's lines for
+    all others). Raises UsageError for an option that a run cannot have, in any spelling."""
     own, lines = dict[str, Any](), dict[str, str]()
     for token in tokens:
         if not token.startswith("-") or token == "-":
@@ -206,7 +207,7 @@ def _parts(token: str) -> tuple[str, str, str]:
 
 
 def _later(token: str) -> str:
-    """Returns the script's line for an option that no table has."""
+    """Returns the script's line for an option that fleet's table of sbatch's options lacks."""
     name, equals, value = _parts(token)
     return f"#SBATCH {text(name)}{equals}{stated_as(name.lstrip('-'), value) if value else ''}"
 

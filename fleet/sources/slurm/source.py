@@ -1,4 +1,4 @@
-"""Defines the source `slurm`: an allocation, and the queue from which one is requested."""
+"""Defines the source `slurm`: an allocation of Slurm, and the queue from which an allocation is requested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Slurm(Source):
         from fleet.sources.slurm.allocation import inventory_of  # node sets take long to import
 
         if array.WAIT in environ and not jobs_of(environ):
-            os.environ.update(array.gathered(environ))  # for the transport, and for cleanup
+            os.environ.update(array.gathered(environ))  # the transport and the cleanup read them, too
             environ = os.environ
         return inventory_of(environ)
 

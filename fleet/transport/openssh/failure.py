@@ -24,8 +24,8 @@ _NOISE = re.compile(r"debug\d: |Warning: |Authenticated to |@@@|Transferred: |By
 
 
 class SshOutput:
-    """Holds the output of one `ssh` to `host` at `endpoint`. seconds: the time that it had. gateway: the name of the
-    gateway, and the refusals that it printed meanwhile."""
+    """Holds the output of one `ssh` to `host` at `endpoint`. seconds: the time that ssh had. gateway: (name of the
+    gateway, its refusals to forward meanwhile), or None."""
 
     def __init__(
         self, text: str, host: Host, endpoint: Endpoint, seconds: float, gateway: tuple[str, Sequence[str]] | None
@@ -46,7 +46,7 @@ class SshOutput:
         return next(reversed(list(re.finditer(pattern, self._text, re.MULTILINE))), None)
 
     def failure(self, in_time: bool) -> FleetError:
-        """Returns the error. in_time: ssh ended by itself."""
+        """Returns the error that the output shows. in_time: ssh ended by itself, before its time was over."""
         return self._host_key() or self._refusal() or (self._ended() if in_time else self._silence())
 
     def _host_key(self) -> ConnectError | None:

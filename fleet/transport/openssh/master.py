@@ -24,7 +24,7 @@ from fleet.transport.ssh.dial import Deadline, os_error
 from fleet.transport.ssh.endpoint import Endpoint
 
 NO_HOST = "fleet.invalid"  # does not resolve: an ssh that finds no connection to share reaches no host
-END_SECONDS = 10.0
+END_SECONDS = 10.0  # how long `ssh -O check`, and then the end of ssh, may take
 LISTEN_SECONDS = 0.002  # interval of looking for the socket, which ssh makes after it is authenticated
 
 
@@ -48,8 +48,8 @@ _DIALS = re.compile(rb"debug1: Connecting to \S+ \[([^\]]+)\] port ")
 
 class Master(ChildProcess):
     """Controls the `ssh -N -M` of one host, until abort(). control: its socket. refusals: the host's messages when it
-    refuses to forward. via: the gateway's Master. address: the number at which this machine reached the host; None if
-    it is reached through a gateway or a command."""
+    refuses to forward. via: the gateway's Master. address: the IP address at which this machine reached the host; None
+    if it is reached through a gateway or a command."""
 
     def __init__(self, argv: Sequence[str], control: Path, via: Master | None) -> None:
         self.control, self.via = control, via
@@ -106,8 +106,8 @@ class Master(ChildProcess):
 
 
 def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
-    """Returns the options of ssh that lead through a gateway's connection. Without a gateway they switch ProxyJump off,
-    because fleet verifies gateways itself."""
+    """Returns the options of ssh that lead through a gateway's connection. Without a gateway, the options switch
+    ProxyJump off, because fleet verifies gateways itself."""
     if gateway is None:
         return ["-o", "ProxyCommand=none"] if endpoint.proxy_command is None else []
     share = shlex.join(["ssh", "-F", "none", "-o", "LogLevel=FATAL", "-S", str(gateway.control)])
@@ -116,13 +116,13 @@ def through(gateway: Master | None, endpoint: Endpoint) -> list[str]:
 
 # A socket's path holds 108 bytes, and ssh appends 17 to it at first. Characters that ssh expands are not allowed.
 _FIT = re.compile(r"/[A-Za-z0-9_./-]{,60}")
-# The watcher: its `read` returns when fleet ends, however that happens. It renames the sockets' folder first, so that a
-# connection that just opens finds none. The new name is in the private folder, too. Each connection has a file that is
-# called as its pid. That number may belong to another process by now, so the command line is checked.
+# The watcher's `read` returns when fleet ends, however that happens. The watcher first renames the sockets' folder,
+# within the private folder, so that an ssh that just starts cannot make a socket. Each connection has a file whose name
+# is the pid of its ssh. Another process may have that pid by now, so the watcher checks the command line.
 _WATCH = """read x; mv "$1/c" "$1/over" || exit 0
 for f in "$1/over"/*; do p=${f##*/}; grep -qsF "$1/c/" "/proc/$p/cmdline" && kill "$p"; done; rm -rf "$1" """
 # Prints known_hosts lines for ssh when the inventory pins a host key. Any other key is revoked. The pinned key is
-# accepted, unless a key of its type is on file: then ssh compares it with that one.
+# accepted, unless a key of its type is on file: then ssh compares the host's key with that one.
 _PIN = """[ "$6" != NONE ] || exit 0
 [ "$1" = "$3" ] || { echo "@revoked $4 $5 $6"; exit 0; }
 case ",$2," in *",$5,"*) ;; *) echo "$4 $5 $6" ;; esac
@@ -147,7 +147,7 @@ class Folder:
         (self.path / "pin").write_text(_PIN)
         if home != Path(pwd.getpwuid(os.getuid()).pw_dir):
             (self.path / "config").write_text(_config(home, "all"))
-        # in its second reading Host means the address
+        # when ssh reads its config for the second time, Host means the address
         (self.path / "again").write_text(_config(home, "final all"))
 
     def socket(self) -> Path:

@@ -50,7 +50,7 @@ _IF_NAMED = (
 
 
 class OpensshChannel(ProcessChannel):
-    """Channel of a command on a host: an `ssh` that passes its streams to the host's connection."""
+    """Runs a command on a host, by an `ssh` that passes the command's streams through the host's open connection."""
 
     def __init__(self, argv: Sequence[str], host: Host, master: Master, env: Mapping[str, str] | None = None) -> None:
         self._master = master
@@ -62,7 +62,7 @@ class OpensshChannel(ProcessChannel):
     def _lost(self) -> ConnectError:
         via = self._master.via
         if via is not None:
-            via.lost()  # waits for its end, which follows a little later
+            via.lost()  # waits for the end of the gateway's ssh, which follows a little later
         return lost(self._host, via)
 
     def _read(self, timeout: float) -> tuple[bytes, bytes] | None:
@@ -118,7 +118,8 @@ class OpensshTransport(Routed):
         hosts: Iterable[Host] = (),
         users: bool = False,
     ) -> None:
-        """Makes the transport. users: it is for the user's terminal, and forwards what the ssh config forwards."""
+        """Makes the transport. users: the connections are for the user's terminal, and forward what the ssh config
+        forwards."""
         super().__init__(options, home, hosts)
         self._own = () if users else _GIVES_NOTHING
         self._known_hosts = KnownHosts()
@@ -199,8 +200,8 @@ class OpensshTransport(Routed):
                 raise refused or error
 
     def _host_options(self, host: Host, endpoint: Endpoint, without: list[str]) -> list[str]:
-        """Returns the options that lead to this host. They are the inventory's; ssh reads the user's config itself. No
-        shell reads them."""
+        """Returns the options and arguments of ssh for this host, fleet's own and the inventory's. ssh reads the user's
+        config itself. No shell reads the options. without: patterns of host key types that ssh must not request."""
         options = [*_ALWAYS, *self._own, f"ConnectTimeout={int(self.options.connect_timeout) + 2}"]
         options += (option for option in _IF_NAMED if self.config.sets_keyword(option.partition("=")[0]))
         if without:

@@ -27,10 +27,10 @@ _CHANNEL_DATA = 94
 _CHANNEL_CLOSE = 97
 _CHANNEL_REQUEST = 98
 _CHANNEL_FAILURE = 100
-WINDOW_BYTES = 4 * 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024  # the receive window of a channel
 PACKET_BYTES = 512 * 1024
-IDLE_SECONDS = 5.0  # a fallback: a socket is shut down to wake its thread
-# secure ones, cheapest first; the older ones are for servers that have no other
+IDLE_SECONDS = 5.0  # only a fallback: usually, shutting a socket down wakes its thread
+# secure algorithms, cheapest first; the older ones are for servers that have no other
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _DIGESTS = (
     "hmac-sha2-256-etm@openssh.com",
@@ -42,7 +42,8 @@ _DIGESTS = (
 
 
 class Packets(Packetizer):
-    """Packetizer without paramiko's timer thread for each handshake. preamble: the text received before the banner."""
+    """Reads and writes packets, without paramiko's timer thread for each handshake. preamble: the text received before
+    the banner."""
 
     preamble = ""
 
@@ -64,8 +65,9 @@ class Packets(Packetizer):
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """paramiko's Transport with NodeChannels. judge: receives the host key during the key exchange; if it raises,
-    nothing more is sent. key_algorithms: for host keys, best first. goodbye: the server's last message."""
+    """Extends paramiko's Transport: its channels are NodeChannels. judge: receives the host key during the key
+    exchange; if it raises an exception, nothing more is sent. key_algorithms: the algorithms to request for host keys,
+    best first. goodbye: the server's last message."""
 
     _channel_handler_table = {
         **paramiko.Transport._channel_handler_table,
@@ -140,7 +142,8 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
 
 class Auth(paramiko.AuthHandler):  # type: ignore[misc]
-    """AuthHandler that keeps the methods that the server allows."""
+    """Extends paramiko's AuthHandler. allowed: the methods that the server allows; None before its first refusal.
+    partial: the server accepted a method, and requires another one, too."""
 
     allowed: list[str] | None = None
     partial = False

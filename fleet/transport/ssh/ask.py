@@ -20,7 +20,7 @@ from fleet.transport.ssh.settings import HEEDED, UNHEEDED, Query, Settings, expa
 
 SECONDS = 10.0  # a command in the config (Match exec) or a name server may take long
 _FILES = ("userknownhostsfile", "globalknownhostsfile")
-# ssh -G expands ~ and tokens in these, and prints the others as they are written
+# ssh -G expands ~ and tokens in values of these keywords, and prints other values as they are written
 _EXPANDED = (*_FILES, "identityagent")
 _NO_HOST = "nobody.invalid"
 
@@ -36,8 +36,9 @@ class JumpLoop(ConnectError):
 class SshClient:
     """Runs ssh once for each host, for a few hosts at a time.
 
-    files: the user's config and others. plain: the user's config is read as it is; without it, `text` replaces its
-    content. lines: every line of the files, {keyword: {value: "FILE:LINE"}}, as ssh -G prints no line numbers.
+    files: the user's config and others. plain: ssh reads the user's config as it is. If false, the result of `text`
+    replaces its content. lines: every line of the files, {keyword: {value: "FILE:LINE"}}, because ssh -G prints no line
+    numbers.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class SshClient:
 
     def _placed(self, key: str, values: list[str], ssh_sees: Mapping[str, str]) -> list[tuple[str, str]]:
         """Returns these values with their FILE:LINE. ssh joins file names with blanks, which the names may hold, too.
-        So they are split as in the line that they come from, and ~ is fleet's home."""
+        So the names are split as in the line that they come from, and ~ stands for fleet's home."""
         plain, open_ends = self._spellings(key)
         placed: list[tuple[str, str]] = []
         for value in values:
@@ -148,8 +149,8 @@ class SshClient:
         return grouped((key.lower(), (value, "")) for key, _, value in lines)
 
     def _whole(self) -> bytes:
-        """Returns one file for -F, which includes the others, as ssh reads no other file then. The user's lines keep
-        their numbers."""
+        """Returns the content of one file for -F. It includes the other files, because with -F ssh reads no others. The
+        user's lines keep their numbers."""
         others = "".join(f'Include "{file}"\n' for file in self._files[1:])
         return self._text() + b"\nMatch all\n" + others.encode()
 

@@ -1,7 +1,8 @@
-"""Authenticates: with the configured keys, then the agent's, then at most one password. Nothing is tried twice.
+"""Authenticates with the configured keys, then with the agent's keys, then with at most one password. Nothing is tried
+twice.
 
-sshd counts failures (MaxAuthTries in a connection, PerSourcePenalties over connections). If it drops the connection
-before the password could be tried, the password gets one more connection.
+sshd counts failures (MaxAuthTries in a connection, PerSourcePenalties over connections). If sshd drops the connection
+before the password could be tried, fleet tries the password on one more connection.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class TriesUsedUp(ConnectError):
 def authenticate(
     link: Link, endpoint: Endpoint, keyring: Keyring, password: str | None, deadline: Deadline, *, keys: bool = True
 ) -> None:
-    """Authenticates `link` as endpoint.user; without `keys` by the password only. Raises ConnectError (auth, timeout,
-    lost) and TriesUsedUp."""
+    """Authenticates `link` as endpoint.user. With `keys` false, only the password is tried. Raises ConnectError (auth,
+    timeout, lost) and TriesUsedUp."""
     tried: list[str] = []
     notes: list[str] = []
     allowed: list[str] | None = None
@@ -71,7 +72,7 @@ def authenticate(
         tried.append("password")
         if attempt("password", password):
             return
-    # a server with keyboard-interactive only has not received the password yet
+    # a server that allows keyboard-interactive, but not "password", has not received the password yet
     if (
         password is not None
         and "password" not in (allowed or ["password"])
@@ -86,7 +87,8 @@ def authenticate(
 
 
 def _answering(password: str) -> Callable[[str, str, list[tuple[str, bool]]], list[str]]:
-    """Returns a handler of prompts. It gives the password once, for a prompt that hides the input; "" otherwise."""
+    """Returns a handler of prompts. The handler gives the password once, for a prompt that hides the input, and "" for
+    any other prompt."""
     answers = [password]
     return lambda title, instructions, prompts: [answers.pop() if answers and not echo else "" for _, echo in prompts]
 

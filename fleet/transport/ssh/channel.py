@@ -20,9 +20,9 @@ from fleet.transport.ssh.link import ChannelRefused, Link
 from fleet.transport.ssh.node_channel import NodeChannel
 from fleet.transport.streams import Streams
 
-READ_BYTES = 256 * 1024  # of each stream, in one read
+READ_BYTES = 256 * 1024  # most bytes of each stream in one read
 SEND_SLICE = 0.2  # seconds for which one send may block
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS = 3.0  # how long answers() waits for the host
 
 
 class SshChannel(Streams):
@@ -109,7 +109,8 @@ class SshSession:
         self._open_link = open_link
 
     def start(self, command: str) -> SshChannel:
-        # not the latch of connect(): after Ctrl-C, commands are still started to stop processes
+        # The deadline has a latch of its own, not that of connect(): after Ctrl-C, fleet still starts commands that
+        # stop processes.
         deadline = Deadline.after(self._timeout, Cancel())
         with named(self.host):
             channel = self._open_and_exec(command, deadline)
@@ -149,7 +150,7 @@ class SshSession:
                 try:
                     return self._open_on_new_link(deadline)
                 except ConnectError as error:
-                    unreached = error  # not tried again: a password, for example, is sent only once
+                    unreached = error  # no second try: a password, for example, is sent only once
             # sshd counts a closed channel until its command has ended: a later try may succeed
             retries += 1
             if not pause(retries, deadline):
@@ -157,11 +158,11 @@ class SshSession:
                 raise self._refused(what) from unreached
 
     def _open_on_new_link(self, deadline: Deadline) -> tuple[Link, NodeChannel]:
-        """Opens a further connection. Returns it with a channel on it."""
+        """Opens a further connection. Returns the connection and a new channel on it."""
         link = self._open_link()
         try:
             with on_failure(link.abort):
-                channel = link.open("session", deadline)  # before other threads see the link: it may allow only one
+                channel = link.open("session", deadline)  # before other threads see the link: sshd may allow one
         except ChannelRefused as error:
             raise self._refused(error.text or "refused") from error
         self._links.append(link)

@@ -43,10 +43,10 @@ _PATTERNS = re.compile(r"!?[A-Za-z0-9_.:*?,-]+(?:[ \t]+!?[A-Za-z0-9_.:*?,-]+)*")
 
 @dataclass
 class _Section:
-    """Holds what follows one Host or Match line.
+    """Holds the lines that follow one Host or Match line.
 
-    patterns: those of the Host line, None: it applies to all names. final: it is under "Match final". items: settings
-    (keyword, values, FILE:LINE), included files, and the FILE:LINE of deferred lines."""
+    patterns: the patterns of the Host line; None if the section applies to all names. final: the section begins with
+    "Match final". items: settings (keyword, values, FILE:LINE), included files, and the FILE:LINE of deferred lines."""
 
     patterns: tuple[str, ...] | None = None
     final: bool = False
@@ -101,8 +101,8 @@ def _matches(patterns: tuple[str, ...] | None, name: str) -> bool:
 class SshConfig:
     """Reads the user's and the system's ssh_config once.
 
-    home: the directory that ~ means. files: None: ~/.ssh/config and SYSTEM_CONFIG. edit: changes the content of the
-    first file before it is read."""
+    home: the directory that ~ means. files: the files to read; None for ~/.ssh/config and SYSTEM_CONFIG. edit: a
+    function that changes the content of the first file before it is parsed."""
 
     def __init__(
         self, home: Path, files: tuple[Path, ...] | None = None, edit: Callable[[bytes], bytes] | None = None
@@ -135,7 +135,8 @@ class SshConfig:
             name, where = found["hostname"][0]
             found["hostname"] = [(name.replace("%h", query.name), where)]
         if isinstance(found, dict) and self._final:
-            # ssh reads all files again with the HostName that it found; a second HostName does not replace that one
+            # ssh reads all files again, with the HostName of the first pass as the name. That HostName stays, even if
+            # the second pass finds another one
             name = (query.address or one_of(found, "hostname")[0] or query.name).lower()
             more = self._settings(name, True)
             found = merged({"hostname": [(name, "")], **found}, more) if isinstance(more, dict) else more

@@ -24,7 +24,8 @@ STALLED_SECONDS = 30
 
 @dataclass(frozen=True)
 class Deadline:
-    """Holds a point in time, by time.monotonic(), and the latch that ends the wait earlier."""
+    """Holds a point in time, by time.monotonic(), and the latch that ends a wait earlier. seconds: the whole time, for
+    messages."""
 
     at: float
     cancel: Cancel

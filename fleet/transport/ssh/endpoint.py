@@ -32,11 +32,11 @@ class Endpoint(Target):
     """Describes how to connect to one host.
 
     proxy_jump: hops in order, as written ("[user@]host[:port]" or an inventory name). identities_only: offer only
-    identity_files. explicit_identities: the user named them, they are no defaults. notes: settings of the ssh config
-    that fleet does not follow, for hints. certificates: those that are not next to their keys. agent: the socket of the
-    user's agent. revoked: a file of host keys that must not be trusted. proxy_command: the "FILE:LINE" of a
-    ProxyCommand, "" if ssh -G reports it. by_address: the config has settings for the address that it has not for the
-    name.
+    identity_files. explicit_identities: the user named identity_files; they are no defaults. notes: settings of the ssh
+    config that fleet does not follow, for hints. certificates: files that CertificateFile names, which need not lie
+    next to their keys. agent: the socket of the user's agent. revoked: a file of host keys that must not be trusted.
+    proxy_command: the "FILE:LINE" of a ProxyCommand; "" if the line is not known; None without a ProxyCommand.
+    by_address: the config has settings for the host's address that it does not have for its name.
     """
 
     identity_files: tuple[Path, ...]
@@ -54,7 +54,7 @@ class Endpoint(Target):
 
     @property
     def known_name(self) -> str:
-        """Returns the name of its key in known_hosts."""
+        """Returns the name under which known_hosts has the host's key."""
         return self.host_key_alias.lower() if self.host_key_alias else known_name(self.address, self.port)
 
 
@@ -64,8 +64,8 @@ def known_name(address: str, port: int) -> str:
 
 
 def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endpoint:
-    """Returns the endpoint of a host. The ssh config is read for its name, then for its address. Fields of the host
-    override both. Raises ConnectError(kind="config") for a config that makes no sense."""
+    """Returns the endpoint of a host. The ssh config is read for the host's name, then for its address. Fields of the
+    host override both. Raises ConnectError(kind="config") for a config that makes no sense."""
     own = host.address if host.address != host.name else None
     query = Query(host.name, own, host.user, host.port)
     found = by_name = config.lookup(query, cancel)
@@ -117,7 +117,8 @@ def resolve(host: Host, config: SshConfig, cancel: Cancel | None = None) -> Endp
 
 
 def _command(host: Host, found: Settings) -> str | None:
-    """Returns the FILE:LINE of the host's ProxyCommand. None without one, or if it does the same as a ProxyJump."""
+    """Returns the FILE:LINE of the host's ProxyCommand. Returns None if there is no ProxyCommand, or if it does the
+    same as a ProxyJump."""
     command, where = one_of(found, "proxycommand")
     if host.proxy_jump is not None or not command or command.lower() == "none" or _OLD_JUMP.fullmatch(command):
         return None
@@ -142,7 +143,7 @@ def _jumps(host: Host, found: Settings, put_in: Callable[[str, str], str]) -> tu
 
 
 def _agent(found: Settings, put_in: Callable[[str, str], str]) -> str | None:
-    """Returns the agent's socket."""
+    """Returns the path of the agent's socket; None without an agent."""
     name, where = one_of(found, "identityagent")
     if name is None or name == "SSH_AUTH_SOCK":
         return os.environ.get("SSH_AUTH_SOCK") or None
@@ -178,8 +179,8 @@ def named(host: Host) -> Iterator[None]:
 
 
 class Routed:
-    """Base of transports over SSH. home: the directory that ~ means. hosts: the inventory, where gateways are looked
-    up."""
+    """Serves as base of transports over SSH. home: the directory that ~ means. hosts: the inventory, where gateways are
+    looked up."""
 
     def __init__(self, options: ConnectOptions | None, home: Path | None, hosts: Iterable[Host]) -> None:
         self.options = options or ConnectOptions()

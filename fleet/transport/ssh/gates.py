@@ -118,8 +118,8 @@ def unanswered_through(gateway: str, at: str, seconds: float) -> ConnectError:
 
 
 def no_banner(at: str, received: str | None, seconds: float | None) -> ConnectError:
-    """Returns the error for a host that did not send an SSH banner. received: what it sent instead. seconds: the time
-    that it had; None if it closed the connection."""
+    """Returns the error for a host that did not send an SSH banner. received: the text that it sent instead; None if it
+    sent nothing. seconds: the time that the host had; None if the host closed the connection."""
     if seconds is None and (received is None or "MaxStartups" in received):
         return ClosedEarly(
             Reason("{at} closed the connection before its SSH banner", at=at),

@@ -22,8 +22,8 @@ ALGORITHMS = {
 
 
 class HostKeyCheck:
-    """Checks the key that a host presents. preferred: key types to request, those on file first, so that a host with
-    several keys presents a known one."""
+    """Checks the key that a host presents. pin: the fingerprint that the inventory names, if any. preferred: key types
+    to request. The types on file come first, so that a host with several keys presents a known one."""
 
     def __init__(self, host: Host, endpoint: Endpoint, known: KnownHosts) -> None:
         self._host, self._endpoint, self.pin = host, endpoint, host.host_key

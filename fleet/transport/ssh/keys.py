@@ -1,4 +1,4 @@
-"""Orders the keys that are offered to a host: private key files with their certificates, the ssh-agent's."""
+"""Orders the keys that are offered to a host: private key files with their certificates, then the ssh-agent's keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AGENT_HINT = "end that agent and start another, or do without: 'unset SSH_AUTH_S
 
 
 class Agent:
-    """Queries the agent at `address` for its keys, once. address: None: $SSH_AUTH_SOCK, "": no agent. trouble: what is
-    wrong with it, as text."""
+    """Queries an ssh-agent for its keys, once. address: the path of its socket; None stands for $SSH_AUTH_SOCK, "" for
+    no agent. trouble: text about an agent that does not answer; None otherwise."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = os.environ.get("SSH_AUTH_SOCK", "") if address is None else address
@@ -38,7 +38,7 @@ class Agent:
         self._lock = threading.Lock()
 
     def keys(self, seconds: float) -> tuple[Any, ...]:
-        """Returns its keys, () without an agent, or if it does not answer within `seconds`."""
+        """Returns the agent's keys. Returns () without an agent, or if the agent does not answer within `seconds`."""
         with self._lock:
             if self._keys is None:
                 self._seconds = seconds
@@ -89,7 +89,7 @@ class Agent:
             conn.close()
 
 
-# sshd's MaxAuthTries is 6 by default; the last one is left for a password
+# sshd's MaxAuthTries is 6 by default; the last try is left for a password
 MAX_KEYS = 5
 PRIVATE_KEY_TYPES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 _MISSING = "there is no such file"
@@ -101,7 +101,7 @@ class Keyring:
     """Holds the private keys, whose files are read once for all hosts, and the agents."""
 
     def __init__(self) -> None:
-        # a missing file may be made meanwhile
+        # a file that is missing now may exist when it is next requested
         self._keys: Once[tuple[Any, str]] = Once(lambda made: made.result()[1] != _MISSING)
         self._certificates: Once[Any] = Once()
         self._agents: Once[Agent] = Once()
@@ -159,7 +159,7 @@ class Keyring:
             certificate = self._certificates.get(file, partial(_certificate, file))
             if certificate is not None:
                 fields = paramiko.Message(certificate.key_blob)
-                fields.get_binary(), fields.get_binary()  # skips its type and its nonce, which the key follows
+                fields.get_binary(), fields.get_binary()  # skips the type and the nonce; the key follows
                 if fields.get_remainder().startswith(key.asbytes()[kind:]):
                     yield file.name, CertifiedKey(key, certificate)
 
@@ -188,7 +188,7 @@ class CertifiedKey:
 
 
 def _certificate(file: Path) -> Any:
-    """Returns the certificate in a file, None if it holds none."""
+    """Returns the certificate in a file; None if the file holds no certificate."""
     try:
         found = paramiko.PublicBlob.from_file(str(file))
     except Exception:  # paramiko's parser may raise any exception
@@ -197,7 +197,7 @@ def _certificate(file: Path) -> Any:
 
 
 def _load(file: Path) -> tuple[Any, str]:
-    """Returns (key, ""), or (None, why it cannot be used)."""
+    """Returns (key, ""), or (None, the reason why the key cannot be used)."""
     try:
         text, info = own.read_given(file).decode("utf-8", "replace"), file.stat()
         if info.st_mode & 0o077 and info.st_uid == os.getuid() and "PRIVATE KEY-----" in text:
@@ -210,7 +210,7 @@ def _load(file: Path) -> tuple[Any, str]:
         return None, _MISSING
     except OSError as error:
         return None, error.strerror or "cannot be read"
-    except Exception:  # a damaged one, or of a kind that SSH does not know
+    except Exception:  # the key is damaged, or of a kind that SSH does not know
         return None, _UNKNOWN
     why = _UNKNOWN
     for kind in PRIVATE_KEY_TYPES:

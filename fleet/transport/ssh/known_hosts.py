@@ -48,7 +48,8 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """Holds one line. marker: "", "@revoked" or "@cert-authority"."""
+    """Holds one line. names: host names, patterns, or one hashed name. marker: "", "@revoked" or "@cert-authority".
+    where: "FILE:LINE"."""
 
     names: tuple[str, ...]
     key: HostKey
@@ -62,8 +63,8 @@ class Entry:
 
     @cached_property
     def _hashed(self) -> tuple[Any, Any, bytes] | None:
-        """Returns (SHA-1 of HMAC's inner key, SHA-1 of its outer key, digest) of a hashed name. Each host is compared
-        with each such name, and hmac.digest() takes three times as long."""
+        """Returns (SHA-1 of HMAC's inner key, SHA-1 of its outer key, digest) of a hashed name. They are computed once,
+        because each host is compared with each hashed name, and hmac.digest() takes three times as long."""
         try:
             _, _, salt, digest = self.names[0].split("|")
             key = base64.b64decode(salt).ljust(64, b"\0")
@@ -88,8 +89,8 @@ class Entry:
 def parse(data: bytes, source: str) -> list[Entry]:
     """Returns the entries of a known_hosts file. Other lines are skipped, as ssh does.
 
-    Only "\\n" ends a line, and only blanks and tabs separate tokens. With Python's other line breaks (U+2028, vertical
-    tab, ...) a comment could vouch for a key.
+    Only "\\n" ends a line, and only blanks and tabs separate tokens. If Python's other line breaks (U+2028, vertical
+    tab, ...) counted, text in a comment could become an entry.
     """
     entries = []
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -115,9 +116,9 @@ def _key(fields: list[str]) -> HostKey | None:
 
 @dataclass
 class OnFile:
-    """Holds the entries on file for one host. known: those with its name. bare: those with its name without the port,
-    if no entry has the port. revoked, authorities: those with that mark, for any port. revoked_keys:
-    RevokedHostKeys."""
+    """Holds the entries on file for one host. known: entries with the host's name. bare: entries with its name without
+    the port; empty if `known` has entries. revoked, authorities: entries with the marker @revoked or @cert-authority,
+    for any port. revoked_keys: the file that RevokedHostKeys of the ssh config names."""
 
     known: list[Entry] = field(default_factory=list)
     bare: list[Entry] = field(default_factory=list)
@@ -142,8 +143,8 @@ class OnFile:
 
 
 def _is_revoked(file: Path, key: HostKey) -> bool:
-    """Returns whether the file lists the key. The file has a key on each line, or is a KRL, which ssh-keygen reads. If
-    it cannot be read, no host is trusted."""
+    """Returns whether the file lists the key. The file has a key on each line, or is a KRL (key revocation list), which
+    ssh-keygen reads. If it cannot be read, no host is trusted."""
     with on_os_error(
         ConnectError,
         "cannot read the file of revoked host keys",
@@ -205,7 +206,8 @@ class KnownHosts:
         others = self._lookup(bare, endpoint.known_hosts_files, marked=bool(known)) if bare != name else []
         both = (*entries, *others)
         return OnFile(
-            # as OpenSSH: the same key on file without the port vouches for the host, another key means nothing
+            # As in OpenSSH, an entry without the port vouches for the host if it has the same key. With another key, it
+            # means nothing.
             known,
             [e for e in others if not e.marker] if not known else [],
             [e for e in both if e.marker == "@revoked"],
@@ -214,8 +216,8 @@ class KnownHosts:
         )
 
     def _lookup(self, name: str, files: Iterable[Path], *, marked: bool = False) -> list[Entry]:
-        """Returns the entries with this name. marked: of those that need a comparison, only marked ones, as comparing
-        with hashed names is slow."""
+        """Returns the entries with this name. marked: skip unmarked entries whose names must be compared, because
+        comparing with hashed names is slow."""
         found: list[Entry] = []
         for file in files:
             plain, special = self._load(file)

@@ -1,4 +1,4 @@
-"""Implements one SSH connection by paramiko's Transport. Every wait has a limit, also those of paramiko that have none.
+"""Implements one SSH connection by paramiko's Transport. Every wait has a timeout, even where paramiko has none.
 
 The host key is checked during the key exchange. If it is wrong, nothing more is sent.
 """
@@ -24,7 +24,7 @@ from fleet.transport.ssh.node_channel import NodeChannel
 
 
 class Link(Connection):
-    """Connection whose handshake() verifies the host key. It does not authenticate."""
+    """Extends Connection: handshake() verifies the host key. It does not authenticate."""
 
     def __init__(self, sock: Any, check: HostKeyCheck | None, key_types: tuple[str, ...]) -> None:
         super().__init__(sock, self._judge, tuple(a for kind in key_types for a in ALGORITHMS[kind]))
@@ -93,8 +93,8 @@ class Link(Connection):
         return channel
 
     def answers(self, deadline: Deadline) -> bool:
-        """Returns True if the server responds. The request is for a kind of channel that does not exist. Raises
-        Interrupted."""
+        """Returns whether the server responds. Requests a channel of an unknown kind: a refusal is a response, too.
+        Raises Interrupted."""
         try:
             self.open("ping@fleet", deadline).close()
         except ChannelRefused:

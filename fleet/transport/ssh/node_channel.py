@@ -18,8 +18,8 @@ SKIPPED_BYTES = 1 << 10  # ignored heartbeats may use up so much of the window u
 
 
 class ReadableEvent(threading.Event):
-    """Event that two buffers set when they receive data or end. An empty buffer calls clear(), which does nothing here,
-    because the other buffer may hold data. reset() clears it."""
+    """Defines an event that two buffers set when they receive data or end. An empty buffer calls clear(), which does
+    nothing here, because the other buffer may hold data. reset() clears the event."""
 
     def clear(self) -> None: ...
 
@@ -31,8 +31,9 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
     """Adds to paramiko's channel: exit-signal sets the status 128+n; nothing is sent after CHANNEL_CLOSE.
 
     readable: set when there is data to read, or the stream has ended. ignored_heartbeat: data that wakes no reader, see
-    _feed(). heartbeat_at: when such data came last, by time.monotonic(). refused: code and text of a refusal to open
-    the channel. denied: a request on it was refused. abandoned: the thread that opened it has given up.
+    _feed(). heartbeat_at: when such data last came, by time.monotonic(). refused: (code, text) if the server refused to
+    open the channel. denied: the server refused a request on the channel. abandoned: the thread that opened it has
+    given up.
 
     paramiko's own channel may send data or EOF in one thread after another thread has sent the close. sshd then drops
     the whole connection, which may be a gateway's with the channels of many hosts.
@@ -51,8 +52,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self._close_sent = False
 
     def __del__(self) -> None:
-        """Does nothing. The garbage collector calls it in any thread, under any lock, and paramiko's sends the
-        close."""
+        """Does nothing. The garbage collector calls this method in any thread, under any lock, and paramiko's method
+        sends the close."""
 
     def _send(self, s: Any, m: Message) -> int:
         with self.lock:
@@ -70,7 +71,7 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
 
     def _feed(self, m: Message) -> None:
         """Receives data from the peer. A heartbeat equal to `ignored_heartbeat` only sets `heartbeat_at`, and wakes no
-        reader. It wakes one if earlier data is unread, or after SKIPPED_BYTES of heartbeats."""
+        reader. The heartbeat wakes the reader only if earlier data is unread, or after SKIPPED_BYTES of heartbeats."""
         data = m.get_binary()
         has_room = self._skipped_beats - self._acknowledged_beats < SKIPPED_BYTES
         # the order matters: read_available() clears `ignored_heartbeat` before it reads
@@ -169,8 +170,8 @@ class NodeChannel(paramiko.Channel):  # type: ignore[misc]
         self._send_close_soon(messages)
 
     def _send_close_soon(self, messages: Any) -> None:
-        """Sends the close from the connection's own thread, which must not wait. If it would, another thread sends
-        it."""
+        """Sends the close from the connection's own thread, which must not wait. If it would have to wait, another
+        thread sends the close."""
         if self.transport.clear_to_send.is_set() and not self._sending.locked():
             self._send_close(messages)
         else:

@@ -49,7 +49,8 @@ def _forms(keywords: dict[str, str]) -> dict[str, re.Pattern[str]]:
     return {key: re.compile(form, re.ASCII) for form, keys in keywords.items() for key in keys.split()}
 
 
-# keywords that are followed, by the form of their values; ssh reads, or refuses, a value of another form
+# Keywords that fleet follows, by the form of the values that fleet reads. ssh reads, or refuses, a value of another
+# form.
 FOLLOWED = _forms(
     {
         r"(?:[A-Za-z0-9_.:-]|%h)+": "hostname",
@@ -78,7 +79,7 @@ IRRELEVANT = _forms(
         r"[A-Z][A-Z0-9_* \t]*": "sendenv",
     }
 )
-# algorithms: those in a distribution's file are right, those in a user's are checked by ssh
+# Keywords of algorithms. Values in a distribution's file are right; ssh checks the values in a user's file.
 IRRELEVANT_SYSTEM = IRRELEVANT | _forms(
     {
         r"[+^-]?[A-Za-z0-9@.,*-]+": "ciphers macs kexalgorithms gssapikexalgorithms hostkeyalgorithms requiredrsasize "
@@ -136,14 +137,15 @@ def one_of(found: Settings, key: str) -> tuple[str | None, str | None]:
 
 
 def merged(first: Settings, second: Settings) -> Settings:
-    """Returns both; values of the first override those of the second."""
+    """Returns the settings of both. Values of the first override those of the second; values of the keywords in SEVERAL
+    are joined."""
     keys = dict.fromkeys([*first, *second])
     return {k: first.get(k, []) + second.get(k, []) if k in SEVERAL else first.get(k) or second[k] for k in keys}
 
 
 def split_value(value: str) -> list[str]:
-    """Returns the parts between the blanks, without quotes and comment. For lines that ssh reads, it serves only to
-    find the line of a value."""
+    """Returns the parts between the blanks, without quotes and comment. For a line that ssh reads, fleet uses the parts
+    only to find the line of a value."""
     try:
         parts = shlex.split(value)
     except ValueError:
@@ -160,7 +162,8 @@ def tilde(text: str, home: Path) -> str:
 
 
 def expand(text: str, tokens: Mapping[str, str]) -> str:
-    """Expands %tokens and ${VARIABLES}. Raises ValueError for one without a value, as ssh does."""
+    """Expands %tokens and ${VARIABLES}. Raises ValueError for a token or variable without a value, which ssh refuses,
+    too."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] is not None:

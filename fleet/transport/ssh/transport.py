@@ -1,7 +1,7 @@
-"""The ssh transport, by paramiko. Host keys are always verified, and every wait has a limit.
+"""Defines the ssh transport, which uses paramiko. Host keys are always verified, and every wait has a limit.
 
-All hosts of a gateway share one authenticated connection to it. Each host is a direct-tcpip channel of that connection,
-which neither MaxStartups nor MaxSessions counts.
+All hosts of a gateway share one authenticated connection to it. Each host is reached through a direct-tcpip channel of
+that connection. Neither MaxStartups nor MaxSessions limits such channels.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fleet.transport.ssh.node_channel import NodeChannel
 
 
 class SshTransport(Routed):
-    """Connects to hosts over SSH. home, hosts: as for Routed. password_for: returns the password for the one attempt;
-    None: no password is tried."""
+    """Connects to hosts over SSH. home, hosts: as for Routed. password_for: returns a host's password, which is tried
+    once, or None if no password is tried."""
 
     name = "ssh"
 
@@ -68,8 +68,8 @@ class SshTransport(Routed):
         )
 
     def host_key(self, host: Host, cancel: Cancel, key_type: str | None = None) -> HostKey:
-        """Returns the unverified key that the server of this host presents, after a key exchange only. key_type:
-        request only this type ("ssh-ed25519", "ssh-rsa", ...)."""
+        """Returns the key that the server of this host presents in a key exchange. The key is not verified, and no
+        login follows. key_type: the only type to request ("ssh-ed25519", "ssh-rsa", ...)."""
         with named(host):
             endpoint = self.resolve(host, cancel)
             types = (key_type,) if key_type else HostKeyCheck(host, endpoint, self.known_hosts).preferred
@@ -177,10 +177,11 @@ def dial_through(gateway: Link, name: str, address: str, port: int, deadline: De
 
 
 def must_answer(gateway: Link, name: str, tried: Deadline) -> None:
-    """Raises ConnectError(kind="gateway") if the gateway is lost or hangs, so that its host is not blamed.
+    """Raises ConnectError(kind="gateway") if the gateway is lost or hangs, so that the host after it is not blamed.
 
-    A gateway that hangs is aborted, with all connections through it. So it has as much time to respond as the host that
-    was tried. The next host that needs it connects it again."""
+    A gateway that hangs is aborted, and all connections through it end. So the gateway has as much time to respond as
+    the host that was tried. The next host that needs the gateway connects to it again. tried: the deadline of that
+    host."""
     if gateway.broken or not gateway.answers(Deadline.after(tried.seconds, tried.cancel)):
         gateway.abort()
         raise ConnectError(

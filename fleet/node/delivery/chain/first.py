@@ -1,13 +1,13 @@
 """Makes this node the first sender of a chain: reports what it has, then sends to the hosts that the head names.
 
-Conversation (J frames out, control lines in):
+Conversation ("->": J frames to the head, "<-": control lines of the head; s: seconds; a "file" is its number):
     spec {"paths": [path], "copy_unsafe_links", "tls": {"cert", "key"}, "limit": bytes a second or null, "every": s,
-        "patience": s}
-    -> {"event": "tree", "entries", "allocated", "skipped", "linked", "unsafe", "mode", "more"}    of each path
-    <- {"op": "ask", "files": [file]}
+        "patience": s, after which the program ends if the head is silent}
+    -> {"event": "tree", "entries", "allocated", "skipped", "linked", "unsafe", "mode", "more"}    for each path
+    <- {"op": "ask", "files": [file]}    the head requests the digests of these files
     -> {"event": "news", "digests": [[file, sha256]], "changed": [file]}
     <- {"op": "next", "name", "epoch", "token", "addresses": [[address, port]]}    one more host to send to
-    -> {"event": "link", "epoch", "kind", "why"}    sending failed
+    -> {"event": "link", "epoch", "kind", "why"}    sending to a host failed
     -> {"event": "sent", "bytes", "grown": [file]}    every `every` seconds
     <- {"op": "end"}
 """
@@ -28,7 +28,8 @@ say: "Callable[[chain.FirstMessage], None]" = send_json
 
 
 def send_tree(path: str, follows: bool) -> "tuple[list[Any], list[int]]":
-    """Sends the head the list of files below a path. Returns the regular files, and their inodes."""
+    """Sends the head the list of files below a path. Returns (entries of the regular files, inodes of these files).
+    follows: sends the target of a link that leads out of the path, in place of the link."""
     walk = Walk(path, follows=follows)
     try:
         entries = list(walk.entries())

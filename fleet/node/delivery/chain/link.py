@@ -1,10 +1,11 @@
 """Connects two members of a chain: TCP with mutual TLS 1.3. Both ends have the same certificate, which is made for this
-transfer. If an end's {"cert", "key"} also has "peer", it accepts that certificate instead of its own.
+transfer. If an end's {"cert", "key"} also has "peer", that end accepts the certificate "peer" instead of its own.
 
-The predecessor connects. It sends {"token", "epoch"}. The head made the token, the HMAC-SHA256 of the epoch with the
-successor's secret; it is valid for this link only. The successor sends {"wants": [[from, to], ...]}. Then those bytes
-follow, unframed, and the successor may send another request; {"wants": []} ends the link. Ranges are in order and do
-not touch. A newer epoch replaces an older link. A peer without the token, or with another certificate, gets nothing.
+The predecessor, which sends, connects to the successor. It sends {"token", "epoch": number of the link}. The token is
+the HMAC-SHA256 of the epoch with the successor's secret. The head made it for this link only. The successor sends
+{"wants": [[from, to], ...]}, ranges of the stream in order, which do not touch. The predecessor sends their bytes,
+without frames. Then the successor may send another request; {"wants": []} ends the link. A link with a newer epoch
+replaces an older one. A peer without the token, or with another certificate, gets nothing.
 """
 
 import errno
@@ -22,19 +23,20 @@ from fleet.node.base.wire import write_all
 
 CHUNK = 1 << 20
 HANDSHAKE_SECONDS = 5.0
-GONE_MILLISECONDS = 30000
+GONE_MILLISECONDS = 30000  # a peer that acknowledges no data for this time is gone
 # errors that a peer's invalid line may raise, besides OSError
 NONSENSE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def link_token(secret: str, epoch: int) -> str:
-    """Returns the token for this link only, so that an earlier predecessor cannot connect in another's place."""
+    """Returns the token for one link. The token is valid for this link only, so that an earlier predecessor cannot
+    connect in place of a later one. secret: the successor's."""
     return hmac.new(secret.encode(), str(epoch).encode(), hashlib.sha256).hexdigest()
 
 
 class Connected(ssl.SSLSocket):
-    """Is a socket that counts as connected even if its peer is gone already. Then the handshake fails, and the socket
-    is closed. Python's own class would leave it open."""
+    """Counts as connected even if the peer is gone already. Then the handshake fails, and Link closes the socket.
+    Python's own class would leave the socket open."""
 
     def getpeername(self) -> "Any":
         try:
@@ -44,20 +46,22 @@ class Connected(ssl.SSLSocket):
 
 
 def load_key(context: "ssl.SSLContext", pem: bytes, folder: "str | None") -> None:
-    """Loads a key from a temporary file without a name, so that a kill leaves no file."""
+    """Loads a certificate and its key into the context. It uses a temporary file without a name, so that a kill leaves
+    no file. folder: that of the temporary file; None means the default."""
     with tempfile.TemporaryFile(buffering=0, dir=folder) as file:
         write_all(file.fileno(), pem)
         context.load_cert_chain("/proc/self/fd/%d" % file.fileno())
 
 
 def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
-    """Returns a TLS 1.3 context that accepts exactly one certificate at the other end."""
+    """Returns a TLS 1.3 context that accepts exactly one certificate at the other end. tls: {"cert", "key"}, and "peer"
+    if the other end has another certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     if hasattr(ssl, "TLSVersion"):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     else:
         context.options |= ssl.OP_NO_TLSv1 | ssl.OP_NO_TLSv1_1 | ssl.OP_NO_TLSv1_2
-    if hasattr(context, "sslsocket_class"):  # of Python 3.7
+    if hasattr(context, "sslsocket_class"):  # Python 3.6 lacks it
         context.sslsocket_class = Connected
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -73,7 +77,8 @@ def tls_context(server: bool, tls: "dict[str, str]") -> "ssl.SSLContext":
 
 
 def whole(text: str) -> int:
-    """Returns an integer of a JSON line. Raises ValueError for more than 20 digits, which would take long to parse."""
+    """Returns an integer of a JSON line. Raises ValueError for a text of more than 20 characters: a very long number
+    would take long to parse."""
     if len(text) > 20:
         raise ValueError("no number")
     return int(text)
@@ -98,10 +103,11 @@ class Link:
         self.sock.sendall(json.dumps(message).encode() + b"\n")
 
     def read_line(self, limit: int) -> "dict[str, Any]":
-        """Returns the next line's object. Raises OSError, or one of NONSENSE for an invalid line."""
+        """Returns the JSON object of the next line. Raises OSError if the connection is lost. Raises one of NONSENSE
+        for an invalid line, or for a line of more than `limit` bytes."""
         data = bytearray()
         while not data.endswith(b"\n"):
-            # the peer sends nothing after a line until it has received the response
+            # this reads no byte after the line: the peer sends more only when it has the response to the line
             more = self.sock.recv(65536)
             if not more:
                 raise OSError(errno.ECONNRESET, "the other end closed the connection")

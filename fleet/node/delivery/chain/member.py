@@ -1,29 +1,30 @@
 """Makes this node a member of a broadcast's chain: receives a stream of files, puts them in place, and meanwhile sends
 the stream to the next member.
 
-Conversation (J frames out, control lines in):
+Conversation ("->": J frames to the head, "<-": control lines of the head; s: seconds):
     spec {"sync": id, "host", "head", "wait": s, "every": s, "patience": s, "listen": address,
           "targets": [[path, "f" | "d"]], "tls": {"cert", "key"}, "token"}
     -> {"event": "hello"}, or {"event": "shared", "with": host}: that host of this sync writes the same folders
     <- {"op": "manifest", "size": n, "sha256", "allocated": {file: bytes on disk of a file with holes}} and n bytes:
        zlib data of journal.by_column([[target, path, kind, mode, size, mtime_ns, link]])
-    -> {"event": "doubts", "items": [file], "more"}    files here that may be equal to the source's
+    -> {"event": "doubts", "items": [file], "more"}    files of this node that may be equal to the source's
     <- {"op": "answer", "size": n, "sha256"} and n bytes: zlib data of JSON [[file, sha256]]
     -> {"event": "own", "items", "more"}    the node's own files in the way, as in code_sync.py
     <- {"op": "answer", ...} and {"replace": [path], "keep": [path]}; a path in neither ends the sync
-    -> {"event": "lacks", "wants" | "files": ...}, any number of times: the first parts of long lists
-    -> {"event": "need", "wants", "files": [[from, to]], "bytes", "address", "port"}
+    -> {"event": "lacks", "wants" | "files": ...}, any number of times, with the first parts of long lists
+    -> {"event": "need", "wants": [[from, to]] of the stream, "files": [[from, to]] of the files' numbers, "bytes",
+       "address", "port"}
     <- {"op": "go"}
     <- {"op": "next", "epoch", "addresses": [[address, port]], "token"}     the host to send to
     <- {"op": "digests", "files": [[file, sha256]]}
-    <- {"op": "fail", "files": [[file, reason]]}      the source cannot give these
+    <- {"op": "fail", "files": [[file, reason]]}      the source cannot send these files
     -> {"event": "at", "position", "received", "placed", "sent"}  every `every` seconds
     -> {"event": "link", "epoch", "kind", "why"}     sending to the successor failed
-    -> {"event": "corrupt", "file", "epoch"}    its digest differs from the source's; a new link must send it again
-    -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; sending goes on
+    -> {"event": "corrupt", "file", "epoch"}    the file's digest differs from the source's; a new link must send it
+    -> {"event": "done", "files", "bytes", "problems": [[path, reason]]}; the node goes on sending to its successor
     <- {"op": "end"}
-A "file" is a number: it counts the manifest's regular files. A refusal is {"event": "failed", "message", "hint",
-"kind": "sync" | "mixed"}.
+A "file" is its number among the manifest's regular files. An "epoch" is the number of a link. A refusal is {"event":
+"failed", "message", "hint", "kind": "sync" | "mixed" (see Mixed in head.py)}.
 """
 
 import ssl
@@ -43,12 +44,13 @@ from fleet.node.delivery.store import Store
 from fleet.node.delivery.target import Target
 
 say: "Callable[[chain.MemberMessage], None]" = send_json
-NUMBERED = [{int}] + ENTRY  # an entry after the number of its target
-PLACERS = 8  # threads; each waits for its file to be on disk, and a file system's journal serves many waits at once
+NUMBERED = [{int}] + ENTRY  # types of the number of a target, and of the entry that follows
+PLACERS = 8  # threads that put files in place. Each waits until its file is on disk; a disk serves many waits at once
 
 
 def report(store: "Store", sender: "Sender", every: float) -> None:
-    """Reports this node's progress to the head. Completes the delivery after the last file, and reports that, too."""
+    """Reports this node's progress to the head every `every` seconds. After the last file it completes the delivery,
+    and reports "done"."""
 
     def send() -> None:
         placed, position = store.count - store.left, store.position()
@@ -117,7 +119,7 @@ def run(spec: "chain.MemberSpec") -> None:
                 store.fail(index, reason)
         elif op == "next":
             sender.connect_to(message["epoch"], message["token"], [way(*address) for address in message["addresses"]])
-    # end of file: the head is gone; what was received stays for the next time
+    # the head has ended the sync, or is gone: received files stay in the stage for the next time
     for target in targets:
         target.close()
 

@@ -23,8 +23,8 @@ STRANGERS_AT_ONCE = 64
 
 
 def addresses_to_bind(wanted: str) -> "list[Any]":
-    """Returns numeric addresses of this node to listen on, best first: the data address, then the address that SSH
-    connected to."""
+    """Returns addresses of this node to listen on, as getaddrinfo() does, the best first: those of `wanted`, the data
+    address, then the one that SSH connected to."""
     came_in = os.environ.get("SSH_CONNECTION", "").split()
     found: list[Any] = []
     with suppress(OSError):
@@ -41,7 +41,7 @@ def addresses_to_bind(wanted: str) -> "list[Any]":
 
 
 def listen_on(wanted: str) -> "socket.socket":
-    """Returns a socket that listens on the data address only. Raises Refused if no interface has it."""
+    """Returns a socket that listens on one of addresses_to_bind(wanted). Raises Refused if no interface has one."""
     for family, kind, _protocol, _name, address in addresses_to_bind(wanted):
         listener = socket.socket(family, kind)
         try:
@@ -57,7 +57,9 @@ def listen_on(wanted: str) -> "socket.socket":
 
 
 class Receiver:
-    """Accepts links, and fills the store from the newest valid one, until the program ends."""
+    """Accepts links, and writes to the store what the newest valid link sends, until the program ends. wanted: the data
+    address. epoch, link: number of the newest link, and the link. strangers: connections that are not admitted yet.
+    slow: whether data comes slowly, see gather()."""
 
     def __init__(self, store: "Store", tls: "dict[str, str]", token: str, wanted: str) -> None:
         self.store, self.tls, self.token = store, tls, token
@@ -78,7 +80,7 @@ class Receiver:
                 continue
             with self.lock:
                 self.strangers.append(plain)
-                # a predecessor needs few packets to be admitted: the oldest connection makes room
+                # too many strangers: the oldest is closed, as a predecessor is admitted after few packets
                 if len(self.strangers) > STRANGERS_AT_ONCE:
                     shut(self.strangers.pop(0))
             start_thread(self.admit, plain)
@@ -135,11 +137,11 @@ class Receiver:
                     begin += len(data)
 
     def gather(self, link: "Link", room: memoryview) -> memoryview:
-        """Receives the data that has come, up to the size of `room`. Blocks until some has come.
+        """Returns the received data, at most the size of `room`. Waits until there is data.
 
-        On a slow link each packet would wake this process. Each TLS record of 16 KiB would cost a write and a wake-up,
-        here and at each later member. So this reads a few milliseconds after the first packet. It waits no
-        longer, as each member's wait delays all members after it.
+        On a slow link each packet would wake this process: each TLS record of 16 KiB would cost a write and a wake-up,
+        on this node and on each later member. So this reads only GATHER_SECONDS after the first packet. It does not
+        wait longer, because each member's wait delays all members after it.
         """
         count = 0
         if not link.sock.pending():
@@ -158,8 +160,8 @@ class Receiver:
         return room[:count]
 
     def next_wants(self, epoch: int) -> "list[list[int]]":
-        """Returns the ranges to request, or [] when every file is in place or given up. Waits while files are being
-        verified. Raises Stopped if there is a newer link."""
+        """Returns the ranges to request. Returns [] when every file is in place or given up. Waits while files are
+        being verified. Raises Stopped if there is a newer link than `epoch`."""
         with self.store.ready:
             while True:
                 wants = self.store.wants()

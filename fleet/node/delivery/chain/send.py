@@ -1,5 +1,5 @@
-"""Sends a stream over a link: connects to the host that the head names, and sends the ranges that it requests. The head
-uses this, too, when it is the source."""
+"""Sends a stream over a link: connects to the host that the head names, and sends the ranges that this host requests.
+The head also uses this module, when it is the source."""
 
 import errno
 import socket
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Way = tuple[str, Callable[[], socket.socket]]  # a name for messages, and a function that connects
 
 DIAL_SECONDS = 3.0
-ASKS = 5  # a successor may request so many times the stream's length
+ASKS = 5  # a successor may request at most this many times the stream's length
 
 
 def way(address: str, port: int) -> "Way":
@@ -24,7 +24,8 @@ def way(address: str, port: int) -> "Way":
 
 
 class Sender:
-    """Sends to the successor of the last connect_to(). report: called with the failure of that link."""
+    """Sends the stream to one successor: that of the last connect_to(). report: called with the message about a failed
+    link. epoch: number of the link. sent: bytes so far."""
 
     def __init__(
         self,
@@ -44,8 +45,8 @@ class Sender:
         start_thread(self.follow, epoch, token, ways)
 
     def follow(self, epoch: int, token: str, ways: "list[Way]") -> None:
-        """Sends to one successor until it is done or replaced. It is a thread, so that a new successor need not wait
-        while this one connects."""
+        """Sends to one successor, until the successor has all, or a newer one replaces it. Runs in its own thread, so
+        that a new successor need not wait until this one has connected. ways: how to connect, tried in order."""
         link = None
         try:
             link = self.dial(ways)
@@ -65,7 +66,7 @@ class Sender:
             self.report({"event": "link", "epoch": epoch, "kind": kind, "why": why})
 
     def dial(self, ways: "list[Way]") -> "Link":
-        """Returns a link by the first way that connects. Raises OSError if none does."""
+        """Returns a link by the first of the ways that connects. Raises OSError if none connects."""
         why = []
         for name, connect in ways:
             try:
@@ -100,10 +101,11 @@ class Sender:
                     link.sock.sendall(data)
                     begin += len(data)
                     self.sent += len(data)
-            self.at = None  # while the other end verifies
+            self.at = None  # nothing to send while the successor verifies its files
 
     def read_wants(self, link: "Link") -> "list[tuple[int, int]]":
-        """Returns the ranges that the successor requests, checked, as it may send anything."""
+        """Returns the ranges that the successor requests. Checks them, as a successor may send anything. Raises OSError
+        if the link is lost, and one of NONSENSE for an invalid request."""
         wants = [(begin, end) for begin, end in link.read_line(1000 + 50 * self.stream.count)["wants"]]
         flat = [0] + [place for pair in wants for place in pair] + [self.stream.total]
         if not all(type(place) is int for place in flat) or flat != sorted(flat) or any(a == b for a, b in wants):

@@ -1,4 +1,4 @@
-"""Implements the source of a chain, on the head or a node: sends its files as one stream, and computes digests."""
+"""Implements the source of a chain, on the head or a node: sends files as one stream, and computes their digests."""
 
 import os
 import queue
@@ -14,17 +14,19 @@ from fleet.node.delivery.stream import Stream
 if TYPE_CHECKING:
     from fleet.node.delivery.chain.send import Way
 
-AHEAD_BYTES = 1 << 30  # digests are at most so far ahead of the senders, to read data while it is in the page cache
+AHEAD_BYTES = 1 << 30  # digests are at most this far ahead of the senders, which then find data in the page cache
 BATCH_FILES, BATCH_SECONDS = 500, 0.2
 
 
 class Source(Stream):
-    """Sends the files of a manifest. roots: the folder of each destination's files. inodes: of the files. digests: file
-    number -> sha256. changed: files that changed, so that no host can have them. grown: files that are longer than in
-    the manifest; their digest is of the listed length.
+    """Sends the files of a manifest. files: [number of a root, path, kind, mode, size, ...] of each. roots: folders (or
+    single files) that the files are in. inodes: the inode of each file. limit: bytes a second, or None. digests: file
+    number -> sha256. changed: numbers of files that changed since the manifest: no host can receive them. grown:
+    numbers of files that are longer than in the manifest; a digest is of the manifest's length. senders: host -> its
+    Sender.
 
-    on_news: called with new digests and changed files. on_link: called with links that broke. Both are called in other
-    threads.
+    on_news: called with new digests and changed files. on_link: called with the message about a link that failed. Both
+    are called in other threads.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Source(Stream):
         return sum(sender.sent for sender in list(self.senders.values()))
 
     def send_to(self, name: str, epoch: int, token: str, ways: "list[Way]") -> None:
-        """Starts to send to a host, in addition to others."""
+        """Starts to send to a host, in addition to the hosts so far. epoch: number of the link. ways: see Sender."""
         if name not in self.senders:
             self.senders[name] = Sender(self, self.tls, lambda message: self.on_link(message), self.limit)
         self.senders[name].connect_to(epoch, token, ways)
@@ -94,7 +96,7 @@ class Source(Stream):
 
     # -- digests -------------------------------------------------------------------------------------------
     def ask(self, files: "Iterable[int]") -> "set[int]":
-        """Starts to compute digests of files. Returns those that are not known yet."""
+        """Starts to compute digests of files. Returns the numbers of the files whose digest is not known yet."""
         missing = set(files) - self.digests.keys() - self.changed
         for index in sorted(missing - self.requested):
             self.requested.add(index)

@@ -1,10 +1,10 @@
-"""Arms a rank: makes it write its stack after a signal. Python imports this file as sitecustomize when it starts. It
-imports no module of fleet.
+"""Arms a rank: makes the rank write its stack after a signal. Python imports this file as sitecustomize when it starts.
+This file imports no module of fleet.
 
 rank.py puts this file's folder first on the rank's PYTHONPATH. FLEET_ARM has "PID:SIGNAL:FILE", and the old PYTHONPATH
-after a newline, if it was set. This file undoes all of that before the rank's own code begins: the environment,
-sys.path and the real sitecustomize are the same as without it. It has Python 2 syntax, as 'python' may be a Python 2,
-which must not notice it either.
+after a newline, if that was set. This file undoes all of that before the rank's own code begins: the environment,
+sys.path and the real sitecustomize are then as if this file did not exist. It has Python 2 syntax, as 'python' may be a
+Python 2, which must run as usual, too.
 """
 
 import os
@@ -38,7 +38,7 @@ handled = disarm()
 try:
     arm(*handled)
 except Exception:
-    pass  # then its stack cannot be shown
+    pass  # the stack of this rank cannot be shown then
 ours = sys.modules.pop("sitecustomize", None)
 try:
     __import__("sitecustomize")

@@ -1,14 +1,14 @@
-"""Starts an engine's launcher as its console script does: console.py MODULE NAME ARGV...
+"""Starts an engine's launcher in the way of its console script NAME: console.py MODULE NAME ARGV...
 
 Imports no module of fleet.
 
-`python -m MODULE` puts the working folder first on sys.path. Then the launcher would import files there, such as a
-queue.py or a checkout of torch, instead of the real modules. A console script has its own folder first, and its path in
-argv[0]. The script itself cannot be used: not every interpreter with MODULE has NAME next to it. This runs in the
-training interpreter, with Python 3.6 syntax.
+`python -m MODULE` puts the working folder first on sys.path. Then the launcher would import files of that folder, such
+as a queue.py or a checkout of torch, instead of the real modules. A console script has its own folder first on
+sys.path, and its own path in argv[0]. The script itself cannot be used, as not every interpreter that has MODULE has
+the script NAME next to it. This program runs in the training interpreter, with Python 3.6 syntax.
 
-console.py --workdir-first MODULE NAME ARGV...   the processes that the launcher starts, but not the launcher itself,
-                                                 have the working folder first on PYTHONPATH, as with
+console.py --workdir-first MODULE NAME ARGV...   puts the working folder first on PYTHONPATH for the processes that the
+                                                 launcher starts, but not for the launcher itself, as with
                                                  `export PYTHONPATH=$PWD`
 """
 
@@ -30,7 +30,7 @@ def main() -> None:
     scripts = sysconfig.get_path("scripts")
     sys.argv = [os.path.join(scripts, name)] + argv[2:]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = scripts  # it was the run's folder
+        sys.path[0] = scripts  # instead of the run's folder
     sys.exit(import_module(module).main())
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 F_SETPIPE_SZ = 1031
 PIPE, CHUNK, PIECE = 1 << 18, 1 << 20, 1 << 16  # bytes: of a pipe, of one read, of one write
-MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0  # bytes in the queue; seconds to wait for a disk; at the end if full
-RETRY = 0.2
+# bytes in the queue; seconds to wait for a disk that makes no progress; the same at the end if writes have failed
+MOST, PATIENCE, FULL_PATIENCE = 4 << 20, 5.0, 1.0
+RETRY = 0.2  # seconds between two tries after a failed write
 
 
 def size(path: str) -> int:
@@ -25,8 +26,13 @@ def size(path: str) -> int:
 
 
 class Log:
-    """Copies one stream of the rank from a pipe to a file. A thread writes the file: a disk that is full or hangs
-    delays no signal, and the rank for at most PATIENCE seconds. Later output is dropped, and a line marks the gap."""
+    """Copies one stream of the rank from a pipe to a file. A thread writes the file, so that a disk that is full or
+    hangs delays no signal, and delays the rank for at most PATIENCE seconds. After that, output is dropped, and a line
+    marks the gap.
+
+    begins: bytes in the file at the start. taken: bytes for the file since then; written: how many of them are in it.
+    gap: bytes dropped since the last line about a gap; lost: bytes dropped before. moved: when the disk last made
+    progress. trouble: why the last write failed, or "". why: why the gap began. over: no process has the pipe open."""
 
     def __init__(self, path: str, now: "Callable[[], float]" = time.monotonic) -> None:
         self.path, self.fd, self.begins, self.now = path, -1, size(path), now
@@ -35,11 +41,11 @@ class Log:
         try:
             fcntl.fcntl(self.writer, F_SETPIPE_SZ, PIPE)
         except OSError:
-            pass  # it keeps 64 KiB, as the user has many pipes
+            pass  # the pipe keeps 64 KiB if the user has too many pipes
         self.chunks: deque[memoryview] = deque()
         self.taken = self.written = self.gap = self.lost = 0
         self.moved, self.trouble, self.why = 0.0, "", ""
-        self.over = False  # no process holds the pipe any more
+        self.over = False
 
     def stuck(self, seconds: float) -> bool:
         return self.taken > self.written and self.now() - self.moved > seconds
@@ -48,7 +54,7 @@ class Log:
         return not self.over and (self.taken - self.written < MOST or self.stuck(PATIENCE))
 
     def read(self) -> int:
-        """Reads up to CHUNK bytes from the pipe. Returns how many it read."""
+        """Reads up to CHUNK bytes from the pipe, and returns their number."""
         try:
             data = os.read(self.reader, CHUNK)
         except BlockingIOError:
@@ -62,6 +68,7 @@ class Log:
         return len(data)
 
     def name_gap(self) -> None:
+        """Adds a line about the dropped bytes, if there are any."""
         if self.gap:
             self.add(("\n[fleet: %d bytes lost here: %s]\n" % (self.gap, self.why)).encode())
             self.lost, self.gap, self.why = self.lost + self.gap, 0, ""
@@ -73,7 +80,7 @@ class Log:
         self.chunks.append(memoryview(data))
 
     def write(self) -> None:
-        """Writes the queue to the file, until the disk accepts no more. The thread calls it."""
+        """Writes the queue to the file until the disk accepts no more. Only the writing thread calls this."""
         try:
             if self.fd < 0:
                 self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -90,12 +97,13 @@ class Log:
             self.trouble = error.strerror or "the disk takes nothing"
 
     def waits(self) -> bool:
-        """Returns, after the rank's end, whether the disk may still accept the rest of the queue."""
+        """Returns whether the disk may still accept the rest of the queue, after the rank's end."""
         return self.taken > self.written and not self.stuck(FULL_PATIENCE if self.trouble else PATIENCE)
 
 
 class Logs:
-    """Copies both streams, with a thread that writes. flood: after a read of so many bytes, more will follow soon."""
+    """Copies both streams of the rank, with a thread that writes. flood: after a read of at least so many bytes, more
+    output will follow soon."""
 
     flood = PIPE // 4
 
@@ -103,7 +111,8 @@ class Logs:
         self.all = [Log(base + ending) for ending in (".out", ".err")]
 
     def begin(self) -> None:
-        """Starts the thread. Is called after the rank's start, as fork() needs a process with one thread."""
+        """Starts the writing thread. Must be called after the rank's start, as fork() needs a process with one
+        thread."""
         for log in self.all:
             if log.writer >= 0:
                 os.close(log.writer)

@@ -1,18 +1,22 @@
 """Runs one rank, writes its output to the rank's files, and records how it ended. rank.py ARGV...
 
-The engine starts it once per rank. The rank's stdout and stderr are pipes, as under ssh. This appends them to
-rank<R>.out and .err in $FLEET_RUN_DIR (drain.py), and forwards signals. When the rank has ended, it writes rank<R>.json
-{"rank", "local_rank", "pid", "wrapper": its own pid; "script": whether a shell runs it; "status": 0..255|null;
-"signal": n|null; "time", "started", "attempt"; "begins": [bytes of .out, of .err that earlier attempts wrote];
-"signalled": whether the engine ended it; "until": bytes of .err when SIGINT or SIGTERM came, if one did; "lost": [bytes
-of .out, of .err that were not written to the disk], if there are any}. A command that cannot be started ends with 126
-or 127 and a line in .err, as in a shell. A Python is armed to report its stack, see arm.py.
+The engine starts it once per rank. The rank's stdout and stderr are pipes, as under ssh. This process appends their
+bytes to rank<R>.out and .err in $FLEET_RUN_DIR (drain.py), and forwards signals. When the rank has ended, it writes
+rank<R>.json, with these keys:
+    "rank", "local_rank", "attempt"; "pid": the rank's; "wrapper": the pid of this process
+    "script": whether a shell runs the rank; "started", "time": when it started and ended, in seconds since 1970
+    "status": 0..255 or null; "signal": its number or null; "signalled": whether the engine sent it SIGTERM
+    "begins": [size of .out, size of .err] when the rank started: earlier attempts wrote these bytes
+    "until": size of .err when the first SIGINT or SIGTERM came; no such key if none came
+    "lost": [bytes of .out, bytes of .err] that were not written to the disk; no such key if all were written
+A command that cannot be started ends with 126 or 127 and a line in .err, as in a shell. A Python is armed to report its
+stack, see arm.py.
 
 It ends with the rank's exit code or signal, so that the engine sees it, but only after all ranks of the node have
 ended: an engine ends the others soon after one has failed. An engine that restarts ranks sees it at once, unless the
-supervisor stops them. SIGINT and SIGTERM reach the rank once each, whichever process sends them. Processes below a rank
-get none of them before the rank has ended, then SIGTERM once. If the rank is a shell, see addressed(). It has Python
-3.6 syntax.
+supervisor stops them. SIGINT and SIGTERM reach the rank once each, whichever process sends them. The rank's
+descendants get neither before the rank has ended; then they get SIGTERM once. For a rank that is a shell, see
+addressed() in watch.py. This file has Python 3.6 syntax.
 """
 
 import ctypes
@@ -146,7 +150,7 @@ def arm(argv: "list[str]", base: str) -> None:
     folder = os.path.join(os.path.dirname(base), ARM)
     command = (interpreter_of(argv[0]) or []) + argv
     named = [re.match(r"python[0-9.]*$", os.path.basename(arg)) is not None for arg in command]
-    # the program, or the interpreter in a script's first line, maybe after /usr/bin/env
+    # Python may be argv[0] itself, or a word of the script's "#!" line, such as the one after /usr/bin/env
     if not any(named[: len(command) - len(argv) + 1]) or not os.path.isdir(folder):
         return
     options = iter(command[named.index(True) + 1 :])
@@ -216,7 +220,7 @@ def drain(logs: Logs) -> None:
         return  # fork failed: then their output has no reader, as with an ssh that has ended
     if not child:
         try:
-            prctl(PR_SET_NAME, b"fleet-drain")  # the rank has ended
+            prctl(PR_SET_NAME, b"fleet-drain")  # no name of rank.py: this is no rank's wrapper
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
@@ -250,7 +254,8 @@ def main() -> None:
     plan = json.loads(os.environ.pop("FLEET_PLAN", "{}"))
     pid = start_rank(argv, base, logs, rank, plan)
     logs.begin()
-    senders = {0} if plan.get("apart") else supervisors(folder)  # 0: outside its pid namespace
+    # apart: a daemon started the container, in its own pid namespace. A sender outside of that namespace has pid 0
+    senders = {0} if plan.get("apart") else supervisors(folder)
     watch = Watch(pid, senders, logs, once_a_node is not None)
     while watch.status is None:
         watch.turn()

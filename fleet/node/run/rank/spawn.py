@@ -1,12 +1,12 @@
-"""Starts ranks on a node: an engine runs it as its training command, or it is the engine itself. It imports no module
-of fleet, and has Python 3.6 syntax.
+"""Starts ranks on a node. An engine runs this program as its training command, or this program is the engine itself. It
+imports no module of fleet, and has Python 3.6 syntax.
 
-spawn.py                    an engine started it for one rank: it becomes rank.py, with the argv of command.json. The
-                            argv is in a file because engines change it: torchrun's parser removes options and turns
-                            $$ into $, DeepSpeed inserts --local_rank where it assumes the script to be.
-spawn.py FIRST_RANK COUNT   it is the engine: starts COUNT ranks, and ends the others after the first failure. Exits
+spawn.py                    an engine started this for one rank: becomes rank.py, with the argv of command.json. The
+                            argv is in a file because engines would change it: torchrun's parser removes options and
+                            turns $$ into $, DeepSpeed inserts --local_rank where it assumes the script to be.
+spawn.py FIRST_RANK COUNT   this is the engine: starts COUNT ranks, and ends the others after the first failure. Exits
                             with the first failure's exit code, 128+n for signal n.
-spawn.py FIRST_RANK COUNT VARIABLE   either: if VARIABLE is set, an engine started it for one rank.
+spawn.py FIRST_RANK COUNT VARIABLE   if VARIABLE is set, an engine started this for one rank; if not, it is the engine.
 """
 
 import json
@@ -25,7 +25,7 @@ def command() -> "list[str]":
     """Returns a rank's argv, with DeepSpeed's --local_rank at the place where its launcher would put it."""
     with open(os.path.join(HERE, "command.json"), encoding="utf-8") as f:
         spec = json.load(f)
-    # bytes for the kernel, independent of this node's locale
+    # the kernel must get these bytes, whatever this node's locale is
     argv = [os.fsdecode(item.encode("utf-8", "surrogateescape")) for item in spec["argv"]]
     at = spec.get("local_rank_at")
     if at is not None:
@@ -47,7 +47,7 @@ def start(rank: int, local_rank: int) -> int:
     if pid == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if "FLEET_FIRST_RANK" not in os.environ:  # else it is no rank
+            if "FLEET_FIRST_RANK" not in os.environ:  # if it is set, this process starts ranks, and is none
                 os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
             become_rank()
         except BaseException as error:
@@ -58,7 +58,7 @@ def start(rank: int, local_rank: int) -> int:
 
 
 def be_engine(first: int, count: int) -> int:
-    # SIGTERM is blocked so that one which comes between two starts still reaches all ranks
+    # SIGTERM is blocked, so that a SIGTERM between two starts still reaches all ranks
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     alive = {start(first + local_rank, local_rank) for local_rank in range(count)}
     code = 0
@@ -70,7 +70,7 @@ def be_engine(first: int, count: int) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     while alive:
-        # WNOWAIT: before it is reaped, no other process can get its pid and end()'s signal
+        # WNOWAIT: until the child is reaped, no other process can get its pid, and with it the signal of end()
         pid = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT).si_pid  # type: ignore[union-attr]
         alive.discard(pid)
         _pid, status = os.waitpid(pid, 0)

@@ -16,9 +16,9 @@ FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)  # as in protocol/codes.py; they ne
 PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, *FOR_RANKS}
 ONCE = {signal.SIGINT, signal.SIGTERM}
 SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"}
-FILTERS = {"tee"}  # these get a signal last: they end with their writer, which may print while it saves its work
+FILTERS = {"tee"}  # these are signalled last: they end with their writer, which may print while it saves its work
 RELEASE = signal.SIGHUP  # from the supervisor, once the rank has ended
-HELD = 100  # ms between two checks for the end of the other ranks
+HELD = 100  # ms between two checks of whether the other ranks have ended
 SFD_CLOEXEC = os.O_CLOEXEC
 LONGEST_PAUSE = 8  # ms between reads, in which short lines gather in the pipe and the queue is written to the disk
 
@@ -54,9 +54,9 @@ def processes() -> "dict[int, tuple[int, int]]":
 
 def addressed(pid: int, signum: int, starts_ranks: bool = False) -> "list[int]":
     """Returns the processes that must get a rank's signal, the outermost first, as a script must not go on after its
-    command has ended. SIGINT goes to the process group of a shell, or of a program that starts ranks itself: it would
-    come from a terminal. SIGTERM goes to a shell and its children, down to the first that is no shell, as a waiting
-    shell does not forward it."""
+    command has ended. If the rank is a shell, or a program that starts ranks itself, SIGINT goes to its process group,
+    as SIGINT from a terminal does. If it is a shell, SIGTERM goes to it and its children, down to the first process
+    that is no shell, as a waiting shell does not forward SIGTERM."""
     reached = [pid]
     if starts_ranks or program(pid) in SHELLS:
         found = processes()
@@ -69,9 +69,12 @@ def addressed(pid: int, signum: int, starts_ranks: bool = False) -> "list[int]":
 
 
 class Watch:
-    """Watches a rank until it has ended, then the processes that it leaves. starts_ranks: it was started once per node,
-    and may start the node's ranks itself. status: its wait status. stopping: the supervisor stops it. signalled: its
-    engine sent it SIGTERM. until: bytes of .err when the first SIGINT or SIGTERM came. alone: it has no children."""
+    """Watches a rank until it has ended, then the processes that it leaves. pid: that of the rank. bosses: pids of the
+    senders whose signals mean a stop: the supervisor and its guardian. starts_ranks: the rank was started once per
+    node, and may start the node's ranks itself. status: the rank's wait status, None while it lives. stopping: the
+    supervisor stops it. signalled: its engine sent it SIGTERM. until: bytes of .err when the first SIGINT or SIGTERM
+    came. alone: this process has no children. released: this process may end. reached: signal -> the pids that got it.
+    passed: which of SIGINT and SIGTERM have come."""
 
     def __init__(self, pid: int, bosses: "set[int]", logs: "Logs", starts_ranks: bool = False) -> None:
         self.pid, self.bosses, self.logs, self.signals = pid, bosses, logs, signal_file()
@@ -113,7 +116,7 @@ class Watch:
                 if ended == self.pid:
                     self.status = status
         except ChildProcessError:
-            self.alone = True  # and stays so: without children, no orphans can come
+            self.alone = True  # this cannot change: a process without children gets no orphans
 
     def take(self, signum: int, is_stop: bool) -> None:
         self.stopping = self.stopping or is_stop
@@ -136,8 +139,8 @@ class Watch:
             self.reached.setdefault(signum, set()).add(it)
 
     def end_orphans(self) -> None:
-        """Sends SIGTERM once to each process that the rank has left. A process that got SIGINT gets it only after a
-        SIGTERM for the rank has come."""
+        """Sends SIGTERM once to each process that the rank has left. A process that got SIGINT gets SIGTERM only after
+        a SIGTERM for the rank has come."""
         me = os.getpid()
         left = [pid for pid, (parent, _) in processes().items() if parent == me]
         signalled = self.reached[signal.SIGTERM].union(

@@ -1,4 +1,5 @@
-"""Chooses, starts and ends the container of a run's engine. The supervisor stays outside."""
+"""Chooses, starts and ends the container of a run's engine. The supervisor runs outside the container. A container's
+client is the process that starts it, such as `docker run`."""
 
 import os
 import signal
@@ -26,11 +27,12 @@ from fleet.node.facts.environment import working_folder
 from fleet.node.run.marks import limit_of
 from fleet.protocol.state import NAME_CHARACTERS, NODE_LOG, RUN_MARK, SPEC, is_run_id
 
-CLIENT_SECONDS, REMOVE_SECONDS = 5.0, 30.0
+CLIENT_SECONDS, REMOVE_SECONDS = 5.0, 30.0  # limits: for the client of an empty container to end; for its removal
 
 
 def chosen(spec: "run_specs.Starting", cwd: str) -> "run_specs.Container":
-    """Returns the container of a run, with the runtime that starts it on this node. Raises Refused."""
+    """Returns the container of a run, with the runtime that starts it on this node. Raises Refused if this node has no
+    runtime or no image for it."""
     given: Any = spec["container"]
     found = runtimes.require(given["image"], None, cwd)
     if found["id"] is None:
@@ -44,7 +46,7 @@ def name_of(run: str) -> str:
 
 
 def mounted(cwd: str) -> "list[str]":
-    """Returns the folders of this node that a container has at the same paths, besides the run's own."""
+    """Returns the folders of this node that a container has at the same paths, without the run's own folder."""
     data = [str(record["target"]) for _, record in deliveries()]
     return [path for path in dict.fromkeys([cwd, *data]) if path != "/" and os.path.exists(path)]
 
@@ -62,8 +64,8 @@ def is_apart(found: Any) -> bool:
 
 
 def sealed_env(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "tuple[BinaryIO, dict[bytes, bytes]]":
-    """Returns (stdin with the variables for the container, the environment of its client). If the container's processes
-    are the client's children, the client has the run's mark."""
+    """Returns (a file that gives the variables to the container as stdin, the environment of its client). The client
+    has the run's mark if the container's processes are its children."""
     names = {encode(name) for name in (*(spec.get("env") or ()), *(spec.get("env_expand") or ()), "PWD")}
     given = {n: value for n, value in env.items() if n in names or n.startswith((b"FLEET_", b"PYTHONUNBUFFERED"))}
     own = dict(os.environb)
@@ -87,19 +89,19 @@ class Apart:
         return cls(run, found, folder) if folder and is_apart(found) else None
 
     def firsts(self, pids: "Collection[int]") -> "list[int]":
-        """Returns the container's first process among the run's."""
+        """Returns the container's first process (pid 1 inside), as a list, if it is among `pids`."""
         return [pid for pid in pids if is_inside(pid) and own_pid(pid) == 1]
 
     @staticmethod
     def ended(status: "int | None") -> "int | None":
-        """Returns the wait status of the engine by that of its client, which exits with 128+n after signal n."""
+        """Converts the wait status of the client to that of the engine: the client exits with 128+n after signal n."""
         code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
         return code - 128 if 128 < code < 128 + signal.NSIG else status
 
     def is_gone(self, under: "Collection[int]", patience: float) -> bool:
-        """Removes the container, in which no process is left. Returns False while its client is alive, as it may still
-        be starting the container, and should end by itself. under: processes below the supervisor. patience: seconds
-        since the container was found empty."""
+        """Removes the container, in which no process is left. Returns False while its client is alive, as the client
+        may still be starting the container, and should end by itself. Kills the client after CLIENT_SECONDS. under:
+        pids of processes below the supervisor. patience: seconds since the container was found empty."""
         found = [*under, *filter(self._is_of_client, pids())]
         outside = {
             pid: born for pid, born in ((pid, start_time(pid)) for pid in [*found, *descendants_of(found)]) if born

@@ -38,15 +38,18 @@ def descendants(ancestors: "list[int]") -> "dict[int, int]":
 
 
 class Ending:
-    """Ends a run's processes. Each rank gets the first signal once, through its wrapper (rank.py). If that was not
-    SIGTERM, each gets SIGTERM at half of the grace period. After the grace period all processes get SIGKILL. A process
-    that is neither a rank nor below one, such as a launcher, gets no signal before the wrappers are gone.
+    """Ends a run's processes. Each rank gets the first signal once, through its wrapper (rank.py). If the first signal
+    was not SIGTERM, each rank gets SIGTERM at half of the grace period. After the grace period all processes get
+    SIGKILL. A process that is neither a rank nor below one, such as a launcher, gets no signal before the wrappers are
+    gone.
 
-    A process belongs to the run by its marks, or by descent from `ancestors`. signum: the first signal, 0 for none.
-    launcher: its pid; it has less time once it has no ranks. Call step() about every 50 ms until it returns True. Then
-    left: the pids that SIGKILL did not end. killed: the wrappers whose ranks, or leftovers of these, had to be killed.
-    ended: processes that were neither ranks nor below one: {pid: (process group, command line)}. Wrappers and groups
-    have the numbers of their own pid namespace. A container's client is not included: it ends with the container.
+    A process belongs to the run by its marks, or by descent from `ancestors`. grace: the grace period in seconds.
+    signum: the first signal, 0 for none. launcher: the pid of the launcher, which has LAUNCHER_GRACE seconds once it
+    has no ranks; -1: none. Call step() about every 50 ms until it returns True. Then these are known. left: the pids
+    that SIGKILL did not end. killed: the pids of wrappers whose ranks, or whose ranks' leftovers, had to be killed.
+    ended: the processes that were neither ranks nor below one: {pid: (process group, command line)}. Wrappers and
+    groups have the numbers of their own pid namespace. A container's client is no such process, as it ends with the
+    container.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class Ending:
         self.without_ranks: float | None = None  # since when no rank is left
         self.signals_sent: set[tuple[int, int, int]] = set()
         self.newest: int | None = None  # start time of the youngest process at the beginning
-        self.quiet = 0
+        self.quiet = 0  # steps in a row that found no process
         self.empty: float | None = None  # since when no process was found
         self.left: list[int] = []
         self.killed: set[int] = set()
@@ -75,9 +78,11 @@ class Ending:
         self.container = Apart.of(run)
 
     def hurry(self, grace: float) -> None:
+        """Lets the grace period end in `grace` seconds, unless it ends before."""
         self.kill_at = min(self.kill_at, self.clock.monotonic() + grace)
 
     def members(self) -> "dict[int, int]":
+        """Returns {pid: start time} of the run's live processes."""
         found = marked(self.run)
         found.update(it for it in self.under().items() if self.container is None or is_inside(it[0]))
         for pid in self.ancestors:
@@ -85,13 +90,15 @@ class Ending:
         return found
 
     def under(self) -> "dict[int, int]":
+        """Returns {pid: start time} of the live processes below the ancestors."""
         return {pid: born for pid, born in descendants(self.ancestors).items() if pid not in self.ancestors}
 
     def outside(self) -> "list[int]":
-        """Returns the processes of the container's client, without this program's helpers."""
+        """Returns the pids of the container's client and below it, without this program's helpers."""
         return sorted(self.under().keys() - descendants(self.ancestors[1:]).keys())
 
     def step(self) -> bool:
+        """Sends the signals that are due. Returns True if no process is left, or if one cannot be ended."""
         found = self.members()
         self.left = sorted(found)
         if not found:
@@ -110,7 +117,7 @@ class Ending:
         wrappers = {pid for pid in found if names[pid] in (RANK_WRAPPER, ENDED_WRAPPER)}
         if wrappers and RANK_WRAPPER not in names.values() and not descendants_of(wrappers):
             for pid in wrappers:
-                send_signal(pid, found[pid], signal.SIGHUP)  # releases it: its launcher may now see the rank's end
+                send_signal(pid, found[pid], signal.SIGHUP)  # the wrapper ends, and its launcher sees the rank's end
         if not self.polite or now >= self.kill_at:
             self.kill(found, wrappers, now)
         else:
@@ -118,6 +125,7 @@ class Ending:
         return now >= self.kill_at + HARD_SECONDS
 
     def ask(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
+        """Sends the signals of the grace period: to the wrappers, and after their end to all other processes."""
         for pid in wrappers:
             self.send(pid, found[pid], signal.SIGTERM if now >= self.term_at else self.signum)
         self.without_ranks = None if wrappers else self.without_ranks or now
@@ -133,6 +141,7 @@ class Ending:
                 self.send(pid, found[pid], signal.SIGTERM)
 
     def kill(self, found: "dict[int, int]", wrappers: "set[int]", now: float) -> None:
+        """Sends SIGKILL to all processes. A wrapper gets it only if it has not ended RECORD_GRACE seconds later."""
         self.killing_since = self.killing_since or now
         above = {pid: wrapper for wrapper in wrappers for pid in descendants_of([wrapper])}
         # oldest first: a script whose `cp` was killed must not go on
@@ -153,6 +162,7 @@ class Ending:
             send_signal(pid, born, signum)
 
     def note(self, pid: int) -> None:
+        """Adds a process to `ended`."""
         stat, line = stat_of(pid), read_file("/proc/%d/cmdline" % pid, LINE_BYTES).decode("utf-8", "replace")
         group = (status_of(pid, b"NSpgid")[-1:] or stat[2:3] or [b"0"])[0]
         self.ended[pid] = int(group), line.replace("\0", " ").strip()
@@ -183,8 +193,8 @@ def end_and_record(
     began: "float | None" = None,
 ) -> "dict[str, Any]":
     """Ends the processes that a dead supervisor left. Writes the last status to status.json, and returns it. If the
-    supervisor has written its last status just before, that one stays. kernel: the kernel log since the run's
-    beginning. began: when the node began to end the run; None: now."""
+    supervisor wrote a last status just before its death, that status stays. state, cause, end: as for final_status().
+    kernel: the kernel log since the run's beginning. began: when the node began to end the run; None: now."""
     began, ending = began or clock.time(), Ending(run, grace, ancestors, clock=clock)
     status = final_status(state, reason, ending.finish(), cause, began, end)
     status["killed"] = killed(ending, folder)

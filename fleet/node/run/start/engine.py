@@ -50,8 +50,8 @@ from fleet.protocol.state import (
     is_log,
 )
 
-START_DEADLINE = 10.0
-SYNC_WAIT = 5.0
+START_DEADLINE = 10.0  # so long the engine's exec may take
+SYNC_WAIT = 5.0  # so long a run waits for a sync that is replacing the code
 CHANGED_BY_PYTHON = ("LC_CTYPE",)  # Python sets it at its start, to leave the C locale
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -90,7 +90,7 @@ def fill_folder(folder: str, spec: "run_specs.Starting") -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Exchanges two names in one step. Returns False if it fails: not every libc and file system can do it."""
+    """Exchanges two names in one step. Returns whether that succeeded: not every libc and file system can do it."""
     try:
         return not ctypes.CDLL(None).renameat2(AT_FDCWD, encode(one), AT_FDCWD, encode(other), RENAME_EXCHANGE)
     except (OSError, AttributeError):
@@ -98,12 +98,12 @@ def exchange(one: str, other: str) -> bool:
 
 
 def replace_earlier_attempt(temporary: str, folder: str, attempt: int) -> bool:
-    """Moves the folder of an earlier attempt K to `attempt<K>/` in the folder of the next one, `temporary`. Its
-    subfolders move to `temporary` itself: those of even earlier attempts, and folders of ranks, such as checkpoints.
+    """Moves `folder`, of an earlier attempt K, to `attempt<K>/` in `temporary`, the folder of the next attempt. Moves
+    the subfolders of `folder` to `temporary` itself: those of even earlier attempts, and of ranks (checkpoints).
 
-    Returns True if it also gave `temporary` the name `folder`, in one step, so that any process that looks for the run
-    finds a folder. Returns False if that name is free now, or if `folder` is not that of an attempt which came
-    before and has ended."""
+    Returns True if `temporary` also got the name `folder`, in one step, so that any process that looks for the run
+    finds a folder. Returns False if the name `folder` is free now. Moves nothing, and returns False, if `folder` is
+    not of an earlier attempt that has ended."""
     before = attempt_of(read_json(os.path.join(folder, SPEC)))
     if before >= attempt or read_status(folder).get("state") not in FINAL:
         return False
@@ -112,8 +112,8 @@ def replace_earlier_attempt(temporary: str, folder: str, attempt: int) -> bool:
     for name in os.listdir(folder):
         if os.path.isdir(os.path.join(folder, name)) and not os.path.exists(os.path.join(temporary, name)):
             os.rename(os.path.join(folder, name), os.path.join(temporary, name))
-    # a folder RUN@NODE is not exchanged: a spare's gets the plain name if that is free; another one is in a home folder
-    # that several machines share, and such file systems cannot do it
+    # a folder RUN@NODE is not exchanged: that of a spare gets the plain name RUN if that is free, and any other is in a
+    # home folder that several machines share, whose file system cannot exchange names
     if "@" not in os.path.basename(folder) and exchange(temporary, folder):
         os.rename(temporary, os.path.join(folder, aside))
         return True
@@ -122,8 +122,8 @@ def replace_earlier_attempt(temporary: str, folder: str, attempt: int) -> bool:
 
 
 def take_name(temporary: str, run: str) -> str:
-    """Renames the folder to a free name of the run, in one step, so that no process sees a part of it. Returns the new
-    path. Raises Refused if the run is already on this node, or if no name is free."""
+    """Renames `temporary` to a free folder name of the run, in one step, so that no process sees a part of the folder.
+    Returns the new path. Raises Refused if the run is already on this node, or if no name is free."""
     for name in run_names(run):
         folder = os.path.join(runs_root(), name)
         try:
@@ -137,7 +137,7 @@ def take_name(temporary: str, run: str) -> str:
 
 
 def publish_folder(temporary: str, run: str) -> str:
-    """Makes the run known on this node by renaming its temporary folder; returns the new path. Raises Forbidden."""
+    """Makes a run known: renames its folder. Returns the new path. Raises Forbidden if the run was stopped before."""
     attempt, folder = attempt_of(read_json(os.path.join(temporary, SPEC))), run_folder(run)
     if folder is None or not replace_earlier_attempt(temporary, folder, attempt):
         folder = take_name(temporary, run)
@@ -154,7 +154,8 @@ class Forbidden(Refused):
 class CodeLock:
     """Locks the code that a sync delivered, so that no other sync replaces it while ranks import it.
 
-    The lock is over spec["code"]["settle"] seconds after all ranks have a log; without these, after BEGIN_SECONDS."""
+    The lock ends spec["code"]["settle"] seconds after every rank has a log, or BEGIN_SECONDS after it began if some
+    rank has none by then. settle: seconds that ranks need for their imports. latest, until: monotonic times."""
 
     def __init__(self, spec: "run_specs.Starting", folder: str) -> None:
         self.spec, self.folder, self.lock = spec, folder, None
@@ -170,9 +171,8 @@ class CodeLock:
 
     def over(self, now: float) -> bool:
         if self.lock is not None and self.until is None:
-            # if another process has removed the folder, the run goes on
             logs = [name for name in names_in(self.folder) if is_log(name) and name.endswith(".out")]
-            if len(logs) >= len(self.spec["ranks"]):
+            if len(logs) >= len(self.spec["ranks"]):  # false if another process has removed the folder: the run goes on
                 self.until = now + self.settle
         return now >= (self.latest if self.until is None else self.until)
 
@@ -212,10 +212,10 @@ def engine_env(spec: "run_specs.Starting", folder: str) -> "dict[bytes, bytes]":
 
 
 def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "dict[str, Any]":
-    """Returns what rank.py verifies right before it starts a rank (unplanned() there): folder, argv, variables, ranks.
+    """Returns what unplanned() in rank.py verifies right before it starts a rank: folder, argv, variables, ranks.
 
-    env: each variable that the plan sets -> the crc32 of its value, None if a launcher may change it. It is missing
-    after an `activate` line, because the user's shell code may change any variable."""
+    "env" has the crc32 of the value of each variable that the plan sets, or None if a launcher may change the value.
+    With an `activate` line "env" is missing, because that line is shell code, which may change any variable."""
     plan: dict[str, Any] = {"cwd": working_folder(spec["cwd"])}
     about: Any = spec.get("about") or {}
     if is_apart(spec.get("container")):
@@ -236,8 +236,8 @@ def expected_by_rank(spec: "run_specs.Starting", env: "dict[bytes, bytes]") -> "
 
 
 def start_engine(spec: "run_specs.Starting", folder: str) -> int:
-    """Forks and execs the engine; returns its pid. Raises Refused with the reason, also if that takes longer than
-    START_DEADLINE seconds: the file system of the working folder may hang."""
+    """Forks and execs the engine; returns its pid. Raises Refused if the engine does not start, or not within
+    START_DEADLINE seconds, as the file system of the working folder may hang."""
     argv, env = engine_argv(spec, folder), engine_env(spec, folder)
     cwd = working_folder(spec["cwd"])
     log = os.open(os.path.join(folder, NODE_LOG), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

@@ -1,10 +1,10 @@
 """Finds and removes stale locks of killed builds of torch's extensions (also DeepSpeed's ops), in preflight and during
 a run.
 
-A process that builds an extension makes a file `lock` in its folder, keeps it open, and removes it at the end (torch's
-FileBaton). Other processes that need the extension wait until the file is gone. If the builder is killed, the file
-stays, and they wait for ever without a message. So a lock that no process has open is stale. On a shared file system
-it may belong to a process of another node.
+A process that builds an extension makes a file `lock` in the extension's folder, keeps the file open, and removes it at
+the end (torch's FileBaton). Other processes that need the extension wait until the file is gone. If the builder is
+killed, the file stays, and the other processes wait for ever without a message. So a lock that no process has open is
+stale. But on a shared file system, a process of another node may have the lock open.
 """
 
 import glob
@@ -25,7 +25,7 @@ OF_SEVERAL = "nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|gluster|afs|ocfs|gfs|
 
 
 def build_root(env: "Mapping[bytes, bytes]") -> str:
-    """Returns the folder in which torch builds extensions, in an environment."""
+    """Returns the folder in which torch builds extensions if a process has this environment."""
     home = env.get(b"HOME") or os.fsencode(os.path.expanduser("~"))
     default = os.path.join(env.get(b"XDG_CACHE_HOME") or os.path.join(home, b".cache"), b"torch_extensions")
     return os.fsdecode(os.path.realpath(env.get(b"TORCH_EXTENSIONS_DIR") or default))
@@ -63,8 +63,8 @@ def is_shared(path: str) -> bool:
 
 
 def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
-    """Returns {path: (stat result, sure)} of the locks that no process has open. sure: no hidden process can have it
-    open either."""
+    """Returns {path: (stat result, sure)} of the locks that no process has open, as far as is visible. sure: no hidden
+    process can have the lock open either."""
     found = find_locks(root)
     held = held_files({(st.st_dev, st.st_ino) for st in found.values()}) if found else ()
     return {
@@ -75,8 +75,11 @@ def stale_locks(root: str) -> "dict[str, tuple[os.stat_result, bool]]":
 
 
 class Builds:
-    """Reports stale locks that a run meets, and removes those that it leaves itself. The file `builds` in the run's
-    folder has the build folders, for a process that ends the run in place of its supervisor."""
+    """Reports stale locks for which ranks of a run may wait, and removes stale locks that the run itself leaves. The
+    file `builds` in the run's folder has the build folders, for a process that ends the run in place of its supervisor.
+
+    roots: the build folders. began: when the run began. before: {path: inode} of the stale locks at the last look.
+    reported: paths that were reported. due: the monotonic time of the next look."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, "builds")
@@ -96,12 +99,13 @@ class Builds:
         return {path: found for root in self.roots for path, found in stale_locks(root).items()}
 
     def look(self, now: float, engine: int, every: float = 2.0) -> "list[str]":
-        """Returns newly found locks that were stale at the last call, too: a process that is just starting has time to
-        open its lock. Removes stale locks of this run, as a restarted rank would wait for its own lock."""
+        """Returns stale locks that were not returned before. Returns a lock only if it was stale at the last look, too,
+        so that a process has time to open a new lock. Removes stale locks of this run, as a restarted rank would wait
+        for a lock of its own. now, every: seconds. engine: its pid."""
         if now < self.due:
             return []
         env = environment(engine)
-        if env:  # it is empty in the middle of exec
+        if env:  # a process in the middle of exec shows an empty environment
             self.add(build_root(env))
         self.due = now + every
         self.clear(self.before)

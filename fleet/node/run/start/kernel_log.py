@@ -14,10 +14,10 @@ KMSG = "/dev/kmsg"
 # programs for the case that /dev/kmsg cannot be opened, as in a container
 READERS = (["dmesg"], ["journalctl", "-k", "-b", "-q", "-n", "5000", "--no-pager", "-o", "short-monotonic"])
 READER_SECONDS = 2.0
-MOST_RECORDS = 1 << 16  # more than the kernel keeps, as new ones may come while this reads
-MAX_LINES, MAX_LENGTH = 5, 300
-DRIFT = 1e-4  # of the kernel's clock against that of programs, since boot
-# compiled on use: a run without a failure needs none of them
+MOST_RECORDS = 1 << 16  # a limit, as new records may come while this reads; the kernel keeps fewer
+MAX_LINES, MAX_LENGTH = 5, 300  # lines that are reported; characters of a line
+DRIFT = 1e-4  # how much the kernel log's clock may drift from the monotonic clock: seconds per second since boot
+# the patterns are compiled on use, as a run without a failure needs none of them
 WORTH = (
     r"Killed process \d|NVRM: |SXid|amdgpu .*(?:reset|timeout|uncorrect)|[Hh]ardware [Ee]rror|Uncorrect|"
     r"segfault at|general protection|traps: |I/O error|(?:EXT4-fs|BTRFS).*error|XFS .*(?:[Cc]orrupt|[Ss]hut)|"
@@ -33,7 +33,7 @@ _LINE = r"\[ *(\d+\.\d+)\] ?(.*)"
 
 
 class KernelLog:
-    """Reads the kernel log. since: monotonic seconds; earlier lines are ignored. None: from the end of the log on."""
+    """Reads the kernel log. since: monotonic seconds: earlier lines are ignored; None: now."""
 
     def __init__(self, since: "float | None" = None, clock: Clock = CLOCK, kmsg: str = KMSG) -> None:
         self.clock = clock
@@ -46,8 +46,8 @@ class KernelLog:
                 os.lseek(self.fd, 0, os.SEEK_END)
 
     def relevant_lines(self, folder: str, began: "float | None") -> "list[run.KernelLine] | None":
-        """Returns the last lines that may show why ranks of this node ended; None if the log cannot be read. began:
-        when ranks got SIGTERM because the head stopped the run; None: it did not."""
+        """Returns the last lines that may show why ranks of this node ended, or None if the log cannot be read. began:
+        when ranks got SIGTERM because the head stopped the run; None if the head did not stop it."""
         records = rank_records(folder)
         own = began is None or any(failed(record) and record.get("time", began) < began for record in records)
         lines = self._lines() if self.fd is not None or own else None
@@ -70,8 +70,9 @@ class KernelLog:
         return None if lines is None and not reported else reported
 
     def xids(self) -> "list[dict[str, Any]] | None":
-        """Returns the Xid errors since boot, without those before a reset. There is one entry for each GPU and number,
-        with its count and the seconds since the last one. Returns None if the log cannot be read."""
+        """Returns the Xid errors (of NVIDIA's driver) since boot, except those of a GPU before its reset. There is one
+        entry for each GPU and error number, with the count of such errors and the seconds since the last one. Returns
+        None if the log cannot be read."""
         lines = self._lines()
         found: dict[Any, dict[str, Any]] = {}
         for stamp, text in lines or ():
@@ -104,11 +105,11 @@ class KernelLog:
                 return
             found = re.match(_RECORD, record)
             if found is None:
-                return  # in a container it may be another file, such as /dev/null
+                return  # in a container, /dev/kmsg may be another file, such as /dev/null
             yield int(found.group(1)) / 1e6, found.group(2)
 
     def _by_program(self) -> "list[tuple[float, str]] | None":
-        import subprocess  # not needed by a run that ends well
+        import subprocess  # here, as a run that ends well does not need it
 
         for argv in READERS:
             try:
@@ -137,7 +138,7 @@ def failed(record: "dict[str, Any]") -> bool:
 
 
 def oom_kills() -> int:
-    """Returns how many processes of this cgroup and those below it were killed out of memory so far."""
+    """Returns how many processes in this cgroup and in the cgroups below it were killed out of memory so far."""
     for line in read_file("/proc/self/cgroup").decode("utf-8", "replace").splitlines():
         _, controllers, path = line.split(":", 2)
         name = {"": "memory.events", "memory": "memory/memory.oom_control"}.get(controllers)

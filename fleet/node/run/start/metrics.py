@@ -21,8 +21,8 @@ ENDING_SECONDS, LOOK_SECONDS = 1.0, 1.0
 
 
 class Metrics:
-    """Starts the process. pid: its pid; 0 if it is gone, or if the run has no samples. A run does not fail if it cannot
-    be started."""
+    """Starts the process that samples. pid: its pid; 0 if it is gone, or if the run has no samples. If the process
+    cannot be started, the run goes on without samples."""
 
     def __init__(self, spec: "run_specs.Starting", folder: str) -> None:
         self.pid, every, parent = 0, spec.get("sample") or 0.0, os.getpid()
@@ -39,8 +39,8 @@ class Metrics:
             note(folder, "no samples are taken: %s" % error)
 
     def end(self) -> None:
-        """Kills the process, so that no sample follows the recorded end of the run. If it hangs in a driver, it will
-        write nothing more, and this does not wait for it."""
+        """Kills the process, so that no sample follows the recorded end of the run. Waits for its end, but at most a
+        second: a process that hangs in a driver writes nothing more."""
         until = CLOCK.monotonic() + ENDING_SECONDS
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)

@@ -34,13 +34,13 @@ from fleet.protocol.state import LEASE, OVER, STATUS, STOP
 
 TICK, ENDING_TICK = 0.05, 0.02
 MOST_NAMED = 5  # command lines of processes that a rank left running
-TAIL_BYTES = 64 * 1024
-LEADER_SECONDS = 5.0  # for the leader's stop request to come
+TAIL_BYTES = 64 * 1024  # of a failed rank's stderr that is searched for a timeout
+LEADER_SECONDS = 5.0  # so long the leader's stop request may take
 
 
 class Signals:
-    """Collects SIGCHLD, SIGTERM, SIGINT and the signals for ranks. (CPython's sigtimedwait returns garbage after
-    SIGCONT.)"""
+    """Collects SIGCHLD, SIGTERM, SIGINT and the signals for ranks. Does so with a pipe, because CPython's sigtimedwait
+    returns garbage after SIGCONT."""
 
     def __init__(self) -> None:
         self.caught: list[int] = []
@@ -61,7 +61,14 @@ class Signals:
 
 class Supervisor:
     """Supervises one run. Every 50 ms, or as soon as a child ends, it reaps, checks for reasons to stop, and continues
-    a stop."""
+    a stop.
+
+    engine: the pid of the engine. ended: the engine's wait status, None while it runs. ending: ends the run's
+    processes, None until that begins. began, reason, cause, end: see final_status() in run_folder.py. lease: the
+    seconds for which the run goes on without a head; None: for ever. stop_seen, lease_seen: stamps of the files that
+    were read last. over: all ranks of the run have ended well. failed: a rank of this node has failed. held_until: when
+    this node ends its ranks after one of them timed out. renewed: when the lease was renewed. ticked: when look() last
+    ran."""
 
     def __init__(
         self,
@@ -84,7 +91,7 @@ class Supervisor:
         self.stop_seen: tuple[int, int] | None = None
         self.lease: float | None = spec.get("lease")
         self.lease_seen: tuple[int, int] | None = None
-        self.over = self.failed = False  # all ranks of the run have ended well; one of this node has not
+        self.over = self.failed = False
         self.held_until = 0.0
         self.builds, self.times = Builds(folder), Times(folder, clock)
         self.builds.add(build_root(engine_env(spec, folder)))  # variables that the engine itself sets are read later
@@ -109,14 +116,15 @@ class Supervisor:
                 return self.finish(self.ending)
 
     def look_at_engine(self) -> None:
-        """Reaps, and begins the ending if the engine has ended by itself."""
+        """Reaps, and begins to end the run if the engine has ended by itself."""
         self.reap()
         if self.ended is not None and self.ending is None:
-            up, grace = ranks_up(self.folder), self.spec["grace"]  # up: another process has killed their launcher
+            # ranks are still up if another process has killed their launcher
+            up, grace = ranks_up(self.folder), self.spec["grace"]
             self.ending = self.begin_ending(grace if up else min(grace, LEFTOVER_GRACE), signal.SIGTERM if up else 0)
 
     def pass_on(self, signum: int) -> None:
-        """Sends a signal to each rank, through its wrapper, as no launcher forwards it."""
+        """Sends a signal to each rank, through its wrapper (rank.py), as no launcher forwards such a signal."""
         processes = marked(self.spec["run"])
         for pid in rank_wrappers(processes):
             send_signal(pid, processes[pid], signum)
@@ -128,6 +136,7 @@ class Supervisor:
         return Ending(self.spec["run"], grace, own, clock=self.clock, signum=signum, launcher=launcher)
 
     def reap(self) -> None:
+        """Reads the wait status of each child that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -156,7 +165,7 @@ class Supervisor:
                 self.lease = lease_of(self.folder, dict(self.spec))
         lease = self.lease
         if lease is not None:
-            # after so long a freeze the head has given this node up: renewals that waited in a socket are old
+            # after so long a freeze, the head has given this node up: renewals that come now have waited in a socket
             if now - self.ticked > (self.spec.get("node_timeout") or lease):
                 self.stop("the node was frozen for %.0f s" % (now - self.ticked), self.spec["grace"], "frozen")
             elif now - self.renewed > lease:
@@ -171,7 +180,7 @@ class Supervisor:
             self.code_lock.release()
 
     def look_whether_over(self) -> None:
-        """Ends the engine if all ranks of all nodes have ended well: torchrun would take 1 s more to end by
+        """Ends the engine if all ranks of all nodes have ended well, because torchrun would take 1 s more to end by
         itself."""
         if not self.over and stamp_of(os.path.join(self.folder, OVER)):
             self.over = not ranks_up(self.folder)
@@ -181,9 +190,9 @@ class Supervisor:
                     send_signal(pid, found[pid], signal.SIGKILL)  # after SIGTERM it would print a traceback
 
     def look_at_ranks(self) -> None:
-        """Ends all ranks of this node if one has failed, as their launcher notices it only after all have ended. If the
-        rank timed out, the leader first reads the stacks of the others, and then stops the run. If it does not, this
-        ends them some seconds later."""
+        """Ends all ranks of this node if one has failed, as their launcher notices the failure only after all have
+        ended. If the failed rank timed out, the ranks go on for some seconds, in which the leader reads their stacks
+        and then stops the run. If the leader does not stop it, this method ends the ranks after that."""
         elastic = (self.spec.get("about") or {}).get("least")
         if not elastic and not self.failed:
             failed = [record for record in rank_records(self.folder) if record["status"] != 0]
@@ -208,7 +217,9 @@ class Supervisor:
             try_write(os.path.join(self.folder, STATUS), status)
 
     def stop(self, reason: str, grace: float, cause: str, end: Any = None, signum: int = signal.SIGTERM) -> None:
-        self.look_at_engine()  # it may have ended since the last look: then it was not stopped
+        """Begins to end the run, or shortens the grace period if its end has begun. grace: seconds. reason, cause, end:
+        as for final_status(). signum: the first signal."""
+        self.look_at_engine()  # the engine may have ended by itself since the last look: then the run is not "stopped"
         if self.ending is not None:
             self.ending.hurry(grace)
             if self.reason is not None or not self.failed:
@@ -228,14 +239,15 @@ class Supervisor:
         leftovers = self.behind(ending) if self.reason is None and not self.failed else []
         status.update(killed=killed(ending, self.folder) + [it["rank"] for it in leftovers], behind=leftovers)
         ended = self.ended
-        # a launcher may exit with the code of a rank that has failed, also before a look at the ranks
+        # a client's code above 128 shows a signal only if no rank failed, as launchers exit with a failed rank's code.
+        # self.failed may be False after a failure, as the engine may have ended before look_at_ranks()
         if self.container and all(record["status"] == 0 for record in rank_records(self.folder)):
             ended = self.container.ended(ended)
         if ended is not None and os.WIFEXITED(ended):
             status["engine_status"] = os.WEXITSTATUS(ended)
         elif self.over:
-            status["engine_status"] = 0  # like its ranks, although it was killed
-        elif ended is not None and not self.failed:  # otherwise this process killed it after its ranks
+            status["engine_status"] = 0  # its ranks ended well, and look_whether_over() killed it
+        elif ended is not None and not self.failed:  # otherwise this process killed the engine after its ranks
             status["signal"] = os.WTERMSIG(ended)
         if status["engine_status"] != 0 or self.reason is not None:
             status["kernel"] = self.kernel.relevant_lines(self.folder, self.began if self.cause == "asked" else None)
@@ -244,8 +256,8 @@ class Supervisor:
         write_final(self.folder, status)
 
     def behind(self, ending: Ending) -> "list[dict[str, Any]]":
-        """Returns the background processes of successful scripts that had to be ended. A process in its own process
-        group, such as a daemon, does not count, as a shell would not wait for it either."""
+        """Returns the background processes that successful scripts left, and that had to be ended. Omits a process in
+        its own process group, such as a daemon, as a shell would not wait for such a process either."""
         found: list[dict[str, Any]] = []
         for record in rank_records(self.folder):
             lines = [line for group, line in ending.ended.values() if group == record["pid"]]

@@ -30,8 +30,8 @@ MISSING = re.compile(
     r"(?:FileNotFoundError|No such file or directory).{0,200}?['\"]([^'\"\n]{1,4096})['\"]|"
     r"([^\s:'\"]{1,255}): No such file or directory"
 )
-KERNEL_LINES = 20  # more than any honest node sends
-TAIL = 100
+KERNEL_LINES = 20  # the most lines that are read: more than any honest node sends
+TAIL = 100  # lines of a log that a next step shows
 NOT_THE_SCRIPT = ("lease", "signal", "supervisor", "removed", "reboot")  # failures that are not the script's
 RUNS_DIR = Path("runs")  # where logs are unless --runs-dir names another folder
 READERS = ("attach", "launch", "logs")  # verbs of next steps that have that option
@@ -45,7 +45,8 @@ _SAVED = re.compile(
 
 # -- the root cause ---------------------------------------------------------------------------------------
 def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
-    """Returns the last rank that ended with 0 before the failure, and the seconds between. Others may wait for it."""
+    """Returns (the last rank that ended with 0 before the failure, the seconds between its end and the failure), or
+    None. Other ranks may have waited for that rank."""
     ends = [
         (failure.time - node.clock.here(end.time), end)
         for node in gang.nodes.values()
@@ -58,15 +59,15 @@ def left_early(failure: Failure, gang: Gang) -> tuple[RankEnd, float] | None:
 
 
 def before_stop(end: RankEnd, tail: Tail) -> Cause | None:
-    """Returns the cause of a rank's death, by what it wrote before a stop reached it. None if it had raised no error of
-    its own by then."""
+    """Returns the cause of a rank's death, by what the rank wrote before SIGTERM came. Returns None if SIGTERM came
+    before the rank had raised an error of its own."""
     cause = ended_by(tail(end.host, end.rank, before=True), end.exit_code if end.until is None else None)
     return cause if cause.own or end.until is None else None
 
 
 def kernel_lines(failure: Failure, gang: Gang) -> list[KernelLine] | None:
     """Returns what the failed host's kernel logged during the run, without lines about other ranks. Times are seconds
-    from the failure. None: the log could not be read."""
+    from the failure. Returns None if the log could not be read."""
     node = gang.nodes[failure.host]
     lines, clock = node.status.get("kernel"), node.clock
     if lines is None:
@@ -78,9 +79,10 @@ def kernel_lines(failure: Failure, gang: Gang) -> list[KernelLine] | None:
 def cause_on_other_host(
     cause: Cause, failure: Failure, gang: Gang, missing: Collection[int], tail: Tail
 ) -> tuple[str, Cause]:
-    """Returns the host and the root cause. If the failed rank only reports another one's death, that is a hardware
-    error in the kernel log of another host: of one with a missing rank, or with a failed rank whose end the error
-    explains. Else it is the cause as given. missing: ranks that did not come to where the others waited."""
+    """Returns (host, root cause). If the failed rank only reports another rank's death, looks for a hardware error in
+    the kernel logs of other hosts. The error counts if its host has a missing rank, or a failed rank whose end the
+    error explains. Without such an error, returns the failed host and `cause`. missing: ranks that did not come to
+    where the others waited."""
     if not cause.collateral or cause.kernel is not None:
         return failure.host, cause
     for host, node in gang.nodes.items():
@@ -98,13 +100,13 @@ def cause_on_other_host(
 
 
 def why_of(error: FleetError) -> Why:
-    """Returns an error as verdicts have it."""
+    """Returns an error in the form of a verdict's "why"."""
     return {"kind": error.kind, "message": error.message, "hint": error.hint}
 
 
 def not_sent(text: str, run: RunRecord) -> str | None:
-    """Returns what to do about the file that a rank missed, if syncs leave it out. Such a file lies on this head, in
-    the folder that the run was started in. text: the rank's last lines."""
+    """Returns a hint about a file that a rank did not find because syncs leave it out, or None. Such a file is on this
+    head, in the folder in which the run was started. text: the rank's last lines."""
     document = read_object(run.logs / RUN)
     folder, hosts = (document.get("fleet") or {}).get("folder"), document.get("hosts") or {}
     if not isinstance(folder, str):

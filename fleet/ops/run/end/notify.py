@@ -15,8 +15,8 @@ from fleet.ops.run.kept.reader import events_of
 from fleet.transport.base import Cancel
 from fleet.transport.local import finish
 
-SECONDS = 30.0
-MOST_BYTES = 1 << 20  # of its output
+SECONDS = 30.0  # time limit of the command
+MOST_BYTES = 1 << 20  # the most output of the command
 
 
 def of_record(folder: RunFolder) -> str | None:
@@ -25,7 +25,7 @@ def of_record(folder: RunFolder) -> str | None:
 
 
 def begins(folder: RunFolder, attempt: int) -> bool:
-    """Records that the line starts. Returns False if the run's record already has that."""
+    """Records that the line starts for this attempt. Returns False if the run's events show that already."""
     if any(event.attempt == attempt for event in events_of(folder.path, Notifies)):
         return False
     folder.event(Notifies(attempt=attempt))
@@ -33,8 +33,8 @@ def begins(folder: RunFolder, attempt: int) -> bool:
 
 
 def notify(line: str, summary: Mapping[str, Any], folder: RunFolder, cancel: Cancel) -> Notice:
-    """Runs the line, with the summary on its standard input. Returns a notice of how it ended. cancel: a request to
-    stop that comes from now on ends it."""
+    """Runs the line, with the summary on its standard input. Returns a notice of how it ended. cancel: ends the command
+    if it is set once more from now on."""
     before = cancel.count
     level: Level = "warning"
     code, why = None, f"it was ended, as it took {SECONDS:g} s or printed more than {MOST_BYTES >> 20} MiB"

@@ -1,5 +1,5 @@
-"""Makes the summary of a run of containers from their messages. The container that coordinates the run has the last
-lines of failed ranks, but not the logs of other containers."""
+"""Makes the summary of a run in containers, from the messages of its containers. The container that coordinates the run
+has the last lines of failed ranks, but not the logs of other containers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fleet.ops.run.end.summary import Written, summarise
 from fleet.ops.run.kept.record import RunRecord, about_of
 from fleet.protocol.messages.run import Verdict
 
+# (host, rank) -> {"tail": its last lines, "before": the last lines of its stderr before its first SIGTERM}
 Texts = Mapping[tuple[str, int], Mapping[str, str]]
 READ = ("first_failure", "next", "tracebacks", "hosts")
 

@@ -39,31 +39,31 @@ from fleet.rules.waited import who_waited
 from fleet.rules.worked_out import disagreed
 from fleet.transport.base import JobEnd
 
-TAIL_LINES = 12
-MOST_FINDINGS = 3  # of a preflight that one sentence names
+TAIL_LINES = 12  # the last lines of a log that a first failure shows
+MOST_FINDINGS = 3  # the most findings of a preflight that one sentence names
 
 
 class Written(Outputs):
-    """Reads the output of an attempt's ranks from the logs on this machine, each log once."""
+    """Reads the output of an attempt's ranks from the logs on this machine, each log once. logs: by host name."""
 
     def __init__(self, gang: Gang, logs: Mapping[str, NodeLogs]) -> None:
         self.gang, self.logs, self.tail = gang, logs, cache(self._tail)
 
     def _tail(self, host: str, rank: int, stream: str = "err", before: bool = False) -> str:
-        """Returns the end of a rank's output in its last attempt. before: only the part that was written before
-        SIGTERM."""
+        """Returns the end of a rank's output in its last attempt. stream: "out" or "err". before: returns only what the
+        rank wrote before SIGTERM."""
         last = _last_end(self.gang, host, rank)
         begins = last.begins if last else (0, 0)
         until = last.until if last and before else None
         return self.logs[host].tail(f"rank{rank}.{stream}", TAIL_BYTES, begins[stream == "err"], until)
 
     def outputs(self, node: Node) -> Iterator[str]:
-        """Returns the last output of a node's first rank, in which scripts report their checkpoints."""
+        """Yields the ends of stdout and stderr of a node's first rank: scripts report checkpoints there."""
         return (self.tail(node.host.name, node.ranks[0], stream) for stream in ("out", "err"))
 
     def last_log(self, failure: Failure) -> tuple[str, str, int | None]:
-        """Returns (the name of the log that shows most, its end, the exit code that it explains, or None). If a rank
-        raised an error of its own before its stop, the log ends there."""
+        """Returns (the log that shows most, its last text, the exit code by which to judge that text, or None). If the
+        rank raised an error of its own before SIGTERM, the text ends at SIGTERM."""
         host, rank, status = failure.host, failure.rank, failure.exit_code
         if rank is None:
             return "node.log", self.logs[host].tail("node.log", TAIL_BYTES), status
@@ -71,21 +71,21 @@ class Written(Outputs):
         before = end is not None and end.until is not None and before_stop(end, self.tail) is not None
         text = self.tail(host, rank, before=before)
         if not before and ended_by(text, status).why is None and (out := self.tail(host, rank, "out")):
-            of_out = status if status > 1 else None  # sys.exit() writes its message to stderr, not there
+            of_out = status if status > 1 else None  # sys.exit(MESSAGE) ends with 1, but it writes to stderr
             cause, last = ended_by(out, of_out), out.rstrip().rpartition("\n")[2]
             if not text.strip() or (cause.why and last in cause.why):
                 return f"rank{rank}.out", out, of_out
         return f"rank{rank}.err", text, None if before or failure.what == "vanished" else status
 
     def answers(self, end: RankEnd) -> bool:
-        """Returns whether a rank's failure is a consequence of another failure or of a stop. It then only reports the
-        other rank's death, or received SIGTERM before it raised an error of its own."""
+        """Returns whether a rank's failure is only a consequence. Such a rank only reports another rank's death, or
+        received SIGTERM before it raised an error of its own."""
         cause = before_stop(end, self.tail)
         return cause is None or cause.collateral
 
     def blamed(self, failure: Failure, gang: Gang) -> Failure:
-        """Returns the failure of a rank that raised an error of its own before a stop reached it, else the given
-        failure. That rank may have ended later than the others, because a rank may hang in its cleanup."""
+        """Returns `failure`. If it is only a consequence, returns that of the first rank that ended by an error of its
+        own. That rank may end after others that failed because of it: a rank may hang in its cleanup."""
         mine = [end for end in gang.last_attempts() if (end.host, end.rank) == (failure.host, failure.rank)]
         if failure.what != "rank" or not any(map(self.answers, mine)):
             return failure
@@ -109,7 +109,7 @@ class Written(Outputs):
 
 
 def decide(run: RunRecord, gang: Gang, logs: Mapping[str, NodeLogs]) -> Verdict | None:
-    """Returns how the run ended, by its nodes' messages; None if some have not answered and none has a verdict."""
+    """Returns how the run ended, by its nodes' messages; None while nodes are unknown and no node has a verdict."""
     about = About(run.run_id, run.about["engine"], run.attempt, run.hosts_without_run, run.stop_reason)
     return verdict.decide(about, gang, Written(gang, logs))
 
@@ -147,7 +147,7 @@ def summarise(
 
 
 def _unfit(failure: Failure, verdict: Verdict, gang: Gang) -> str | None:
-    """Returns the hosts that the next run should not use in their present state: lost ones, or one with a full disk."""
+    """Returns the hosts that the next run should leave out, as a node set: lost hosts, or one with a full disk."""
     if failure.what in ("node", "frozen"):
         return fold({failure.host, *verdict["unknown"]})
     return failure.host if gang.nodes[failure.host].status.get("disk_full") else None
@@ -162,7 +162,7 @@ def not_started(
     ended: JobEnd | None = None,
 ) -> Report:
     """Returns the report of a run that was stopped before all of its nodes had started. ended: how its queue ended it.
-    The queue may begin it again, so that is no failure of the run."""
+    That is no failure of the run, because the queue may start the run again."""
     why, text, code, by = {**error.as_json(), "message": str(error)}, error.message, error.exit_code, "failure"
     if isinstance(error, PreflightError) and error.findings:
         found = [f"{fold(it['hosts'])}: {it['message']}" for it in error.findings[:MOST_FINDINGS]]
@@ -180,7 +180,7 @@ def not_started(
 
 def left_alone(run: RunRecord, led: bool = True) -> Report:
     """Returns the report of a run that continues without this process; it has not failed so far. led: this process has
-    coordinated it until now."""
+    coordinated the run until now."""
     answer = LeftAlone(run.run_id, run.world_size, str(run.logs), led=led)
     return Report("launch", tuple(Result(host.name, True) for host in run.hosts), EXIT_OK, answer=answer)
 
@@ -191,8 +191,8 @@ def _last_end(gang: Gang, host: str, rank: int | None) -> RankEnd | None:
 
 
 def _tracebacks(run: RunRecord, written: Written, first: FirstFailure | None) -> list[TracebackOf]:
-    """Returns the last traceback of each rank, equal ones once. If the first failure's rank went on after a traceback,
-    it did not end other ranks either: stopped ranks with that one are left out."""
+    """Returns the last tracebacks of the ranks, equal ones as one. If the rank that failed first had survived a
+    traceback, stopped ranks with the same one are left out: it did not end them either."""
     groups: dict[str, TracebackOf] = {}
     survived = written.tail(first.host, first.rank) if first and first.rank is not None and not first.traceback else ""
     survived = f"{identity(survived)}\n"
@@ -202,7 +202,7 @@ def _tracebacks(run: RunRecord, written: Written, first: FirstFailure | None) ->
             name, end = f"rank{rank}.err", _last_end(written.gang, host, rank)
             own = before_stop(end, written.tail) if end else None
             cause = own or ended_by(written.tail(host, rank), end.exit_code if end else None)
-            answered = own is None and end is not None  # a stop
+            answered = own is None and end is not None  # the rank ended because of a stop
             trace = cause.traceback
             by_itself = end is not None and end.until is None and end.exit_code == 1
             if trace and not by_itself and f"{identity(trace)}\n" in survived:
@@ -248,7 +248,7 @@ def describe(verdict: Verdict, failure: Failure, run: RunRecord, written: Writte
     gang, tail = written.gang, written.tail
     name, text, status = written.last_log(failure)
     text = text or failure.tail
-    # in other cases the log shows only how its node ended it. A stalled rank's log may show an error in one thread
+    # of other failures the log shows only how the node ended the rank. A stalled rank may log an error of one thread
     ran = failure.what in ("rank", "engine", "vanished") or (failure.what == "stalled" and status is None)
     if not ran:
         text, status = "", 128 + SIGKILL if failure.what == "supervisor" else None

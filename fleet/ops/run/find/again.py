@@ -1,5 +1,5 @@
-"""Reads the record of how a run was started (its run.json) on this machine, to start the run once more. Checks it, too:
-the file may be another user's, or edited by hand."""
+"""Reads the record of how a run was started (its run.json) on this machine, to start the run once more. Checks the
+record, because the file may be another user's, or may have been edited by hand."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from fleet.requests.launch import Launch
 from fleet.requests.request import OptionError
 
 AGAIN = "give the script and its options once more"
-Text = Annotated[Any, lambda value: type(value) is str]  # of any length
+Text = Annotated[Any, lambda value: type(value) is str]  # a string of any length
+# variable -> its value, or None: a value that may be secret is not recorded
 Kept = dict[str, Annotated[Any, lambda value: value is None or type(value) is str]]
 Table = dict[str, Any] | None
-Own = str | float | bool | None
+Own = str | float | bool | None  # a value of an engine's own option
 
 
 Stored = TypedDict("Stored", {"name": str, "address": str, "env": Kept})
@@ -88,14 +89,15 @@ def misfit(document: Mapping[str, Any]) -> str | None:
 
 
 def request_of(requested: Mapping[str, Any]) -> Launch:
-    """Returns the request of a document's "launch". Values of variables that are not kept are empty. Raises
-    UsageError."""
+    """Returns the request in a document's "launch". Values that were not recorded are "". Raises UsageError if an
+    option is invalid."""
     kept = {name: values for name in VARIABLES if isinstance(values := requested.get(name), dict)}
     filled = {name: {key: "" if value is None else value for key, value in kept[name].items()} for name in kept}
     return Launch.of({**requested, **filled})
 
 
 def _check(host: Mapping[str, Any]) -> None:
+    """Raises Misfit or FieldError if a host of a run.json is invalid."""
     host_name(host["name"])
     known = {field.name for field in dataclasses.fields(Host)}
     for key, value in host.items():
@@ -152,8 +154,8 @@ class Recorded:
             yield json.dumps({name: value for name, value in host.items() if value not in (None, {})})
 
     def fitted(self, inventory: Inventory) -> dict[str, Any]:
-        """Returns the run's nnodes and spares, limited to the number of hosts now. A host that is missing now was left
-        out on purpose."""
+        """Returns the run's nnodes and spares, limited to the number of hosts that the inventory has now. The user left
+        out the others on purpose."""
         launch, hosts = self.document["launch"], len(inventory.hosts)
         nnodes = str(launch.get("nnodes") or "")
         if not nnodes.isdecimal():
@@ -162,8 +164,8 @@ class Recorded:
         return {"nnodes": str(kept), "spares": min(launch.get("spares", 0), hosts - kept)}
 
     def everyone(self, env: Mapping[str, str]) -> Inventory:
-        """Returns the inventory of the run. env: values of variables that were not kept. Raises UsageError if one is
-        missing."""
+        """Returns the inventory of the run. env: values of the variables whose values were not recorded. Raises
+        UsageError if one is missing."""
         stored = self.document["inventory"]
         chosen = {operand.partition(":")[0] for operand in self.selected.split(",")}
         needed = [stored["env"], *(host["env"] for host in stored["hosts"] if host["name"] in chosen)]
@@ -177,7 +179,8 @@ class Recorded:
         return Inventory(hosts, env=filled(stored["env"]), source=stored["source"] or self.run)
 
     def request(self, changed: Mapping[str, Any]) -> Launch:
-        """Returns the run's request with the changed options. Raises UsageError."""
+        """Returns the run's request with the changed options. Raises UsageError if a value that was not recorded is
+        missing."""
         then = self.document["launch"]
         variables = {name: {**(then.get(name) or {}), **(changed.get(name) or {})} for name in VARIABLES}
         for name, other in (VARIABLES, VARIABLES[::-1]):
@@ -201,7 +204,7 @@ class Recorded:
 
 def recorded(argument: str, runs_dir: Path, ask: Callable[[str], bool | None]) -> Recorded:
     """Returns the record of a run that has a folder here. Raises UsageError if there is none. ask: asks the user
-    whether to use a record that this user's fleet did not write."""
+    whether to use a record that this user's fleet did not write; returns None if no user can answer."""
     if (
         is_run_id(argument)
         and os.path.lexists(runs_dir / argument)

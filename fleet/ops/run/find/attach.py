@@ -35,7 +35,7 @@ from fleet.requests.runs import Attach, Logs
 from fleet.rules.units import counted
 from fleet.runtime import Runtime
 
-# fields of a summary.json that belong to no class of fleet's
+# fields of a summary.json that RunSummary lacks
 _Error = TypedDict("_Error", {"message": Text, "hint": Text | None})
 _Rest = TypedDict("_Rest", {"exit_code": Whole, "error": _Error | None}, total=False)
 ASK_AGAIN_SECONDS = 1.0
@@ -54,7 +54,7 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
                 raise
             return known  # the run is over, and its nodes have pruned it
         check_protocol(found)
-        plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may be another one later
+        plan = replace(plan, request=replace(plan.request, run=found.run_id))  # "latest" may name another run later
         folder, record = RunFolder.open(runs_dir, found.run_id), found.record(runs_dir)
         at_end.callback(folder.release)
         known = None if found.live else report_of(folder)
@@ -66,12 +66,12 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
             runtime.detach.set()
         if waited := not folder.held:
             folder.request_lock()
-        if waited and not folder.hold(MOMENT_SECONDS):  # another process coordinates it already
+        if waited and not folder.hold(MOMENT_SECONDS):  # another process coordinates the run already
             if RunState(folder.path).leader_lives is None:
                 raise led_already(folder)
             runtime.emit(_attached(found, record))
             onlooker = Onlooker(folder.path, Logs(found.run_id, runs_dir=runs_dir, tail=0), runtime.emit)
-            # until the run is over or detached, or no process coordinates it, and this one holds the folder
+            # looks on until the user detaches or interrupts, or until this process gets the lock, as its holder is gone
             look_until(
                 lambda: runtime.detach.is_set() or runtime.cancel.is_set() or folder.hold(),
                 onlooker.look,
@@ -104,8 +104,9 @@ def run(plan: RequestPlan[Attach], runtime: Runtime) -> Report:
 def _known(
     plan: RequestPlan[Attach], runtime: Runtime, sessions: Sessions, *, begins: bool = False
 ) -> tuple[FoundRun, tuple[Result, ...]]:
-    """Returns the run, and the result of the request to each host. If the run or an attempt has just begun, nodes that
-    do not know of it yet are queried again. Otherwise the end of the known nodes would count as the end of the run."""
+    """Returns (the run, the result of the request to each host). begins: another attempt begins. If it, or the run, has
+    just begun, queries the nodes again that do not know the run yet. Without that, the end of the known nodes would
+    count as the end of the run."""
     until = time.monotonic() + START_SECONDS
     while True:
         runs, answers = find(plan.inventory, runtime, live=False, sessions=sessions)
@@ -124,7 +125,7 @@ def _known(
 
 
 def _is_final(known: Report, found: FoundRun) -> bool:
-    """Returns whether the report on this machine has the run's end, and its nodes can add nothing."""
+    """Returns whether the report on this machine has the run's end and all logs, so that no node is needed any more."""
     summary = known.read(RunSummary)
     decided = summary.end is not None and (summary.end == found.verdict or summary.error is not None)
     return decided and not {*summary.incomplete_logs} & set(found.hosts)
@@ -151,7 +152,7 @@ def _attached(found: FoundRun, record: RunRecord, leads: bool = False) -> Notice
 
 def _course(record: RunRecord, all_hosts: Inventory, runtime: Runtime) -> Course | None:
     """Returns the Course to restart a run whose planning process is gone, with the remaining restarts and spares.
-    Returns None if values that it needs were not kept."""
+    Returns None if values that the restart needs were not recorded."""
     try:
         known = recorded(record.run_id, record.logs.parent, runtime.ask)
         restarts, used = restarts_of(known.document), {host.name for host in record.hosts}

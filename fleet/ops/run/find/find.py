@@ -1,5 +1,5 @@
-"""Finds runs by the records of their nodes. Another head may have started a run, and this one may have no record of
-it."""
+"""Finds runs by the records of their nodes. Another head may have started a run, and this head may have no record of
+that run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Session
 from fleet.transport.program import Program, last_message
 
-UNATTENDED_SECONDS = 3 * PING_MOST
+UNATTENDED_SECONDS = 3 * PING_MOST  # without a message of a head, until a run counts as unattended
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """Holds a run as its nodes report it. parts: name in this inventory -> the node's report, in node-rank order.
-    replaced: hosts on which an earlier attempt is still live. inventory: all hosts that were queried, by name.
-    answered: the names of those that responded. kept: the record of the run on this machine."""
+    """Holds a run as its nodes report it. hosts: the hosts that reported it, by name. parts: host name -> the node's
+    report, in node-rank order. replaced: hosts on which an earlier attempt is still live. inventory: all hosts that
+    were queried, by name. answered: the names of those that responded. kept: the description of the run in this
+    machine's folder of it, or None."""
 
     run_id: str
     hosts: Mapping[str, Host]
@@ -47,7 +48,7 @@ class FoundRun:
 
     @property
     def reported(self) -> About | None:
-        """Returns the description of the run by a node, else by this machine's record, or None."""
+        """Returns the description of the run that a node reported. If there is none, returns `kept`."""
         parts = sorted(self.parts.values(), key=attempt_of)
         return next((part["about"] for part in parts if part["about"]), self.kept)
 
@@ -58,8 +59,8 @@ class FoundRun:
 
     @property
     def unknown(self) -> tuple[Node, ...]:
-        """Returns the nodes that the run was started on and that have not reported it. An elastic run has none: it
-        needs no particular node."""
+        """Returns the nodes of the run that have not reported it. An elastic run has none, because it needs no
+        particular node."""
         known = {part["node_rank"] for part in self.parts.values()}
         rest = enumerate(() if self.about["least"] else self.about["hosts"].items())
         return tuple(
@@ -88,25 +89,28 @@ class FoundRun:
 
     @property
     def live(self) -> bool:
+        """Returns whether the run still lives on at least one of the nodes that reported it."""
         return any(not over(part) for part in self.parts.values())
 
     @property
     def lease(self) -> float | None:
+        """Returns the lease of a live run in seconds; None if the run has no lease, or is over."""
         return next((part["lease"] for part in self.parts.values() if not over(part)), None)
 
     @property
     def unattended(self) -> float | None:
-        """Returns the seconds for which the run has gone on without a head; None if it has a head, or would end without
-        one."""
+        """Returns for how many seconds the run has had no head. Returns None if it has one, or if a lease would end
+        it."""
         unheard = [part["unheard"] for part in self.parts.values() if part["unheard"] is not None]
         alone = min(unheard, default=0.0)
         return alone if self.lease is None and self.live and alone > UNATTENDED_SECONDS else None
 
     @property
     def state(self) -> str:
-        """Returns one of "running", "stopping", "done", "stopped", "failed", or one of these. "restarting": its head
-        waits before the next attempt. "starting": an attempt begins, and runs on no node yet. "lost": a node has no
-        supervisor for it any more. "unknown": it is over on all known nodes. "open": no node reported its end."""
+        """Returns "running", "stopping", "done", "stopped", "failed", or one of the following. "restarting": the head
+        waits before the next attempt. "starting": an attempt begins, and runs on no node yet. "lost": on a node, the
+        run has no supervisor any more. "unknown": the run is over on all nodes that reported it, but other nodes did
+        not report it. "open": the run is over on all nodes, but none reported how it ended."""
         states = [part["status"].get("state") for part in self.parts.values()]
         if self.live:
             forgotten = any(not over(part) and not part["alive"] for part in self.parts.values())
@@ -120,7 +124,7 @@ class FoundRun:
 
     @property
     def end(self) -> Verdict | None:
-        """Returns why a head stopped a run that is over, or None."""
+        """Returns the verdict with which a head stopped the run; None if the run is live, or if no head stopped it."""
         ends = [end for part in self.parts.values() if (end := part["status"].get("end")) is not None]
         return min(ends, key=lambda end: end["by"] not in BY_HAND, default=None) if not self.live else None
 

@@ -1,5 +1,5 @@
 """Finds the run that an argument names among those that nodes report. A verb that ends or follows a run also finds a
-run that only has a folder here. It takes a run without a folder here only by its whole id."""
+run that only has a folder here. Such a verb finds a run without a folder here only by its whole id."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def chosen_here(
     inventory: Inventory,
     ask: Callable[[str], bool | None],
 ) -> FoundRun:
-    """Returns the run that an argument names, among the runs of find() or the records on this machine. Raises as
-    chosen(). ask: asks the user to confirm a run that was found by a folder which this user's fleet did not make."""
+    """Returns the run that an argument names, among the runs of find() or the records on this machine. Raises the
+    errors of chosen(). ask: asks the user to confirm a run that was found by a folder which this user's fleet did not
+    make. Raises UsageError if the user does not confirm it."""
     here, known = names(runs_dir), {run.run_id: run for run in runs}
     try:
         found = chosen(

@@ -36,7 +36,7 @@ def stacks(plan: RequestPlan[Stacks], runtime: Runtime) -> Report:
         for name, host in found.hosts.items()
         if plan.request.ranks is None or plan.request.ranks.intersection(found.parts[name]["ranks"])
     }
-    # a script may have started ranks with numbers of its own
+    # if the plan has none of these ranks, all hosts are asked: a script may have numbered its ranks itself
     results = ask_stacks(found.run_id, parts or found.hosts, plan.request.ranks, plan.request.native, runtime)
     taken = by_host(results)
     where = places(taken)

@@ -1,6 +1,6 @@
 """Runs `fleet logs RUN`, which shows the output of a run's ranks from its folder on this machine. Missing parts are
-fetched into the folder first, from the nodes or by another process of this machine. The nodes know at which offset the
-output since some time begins, because they have recorded how their logs grew."""
+fetched into the folder first, from the nodes or by another process of this machine. For --since, the nodes find the
+offset at which the output begins, because they have recorded how their logs grew."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
         if request.follow and folder.held and found is not None and found.live:
             errors = _fetch_meanwhile(found, folder, runtime, sessions, poll)
         is_others = not folder.held or submitted(folder.path) is not None
-        folder.release()  # the user may not read on for long, as in a pager
+        folder.release()  # another process may need it, and a user in a pager may not read on for long
         if request.follow and is_others:
             wait_for(folder, runtime, poll)
         poll()
@@ -93,8 +93,8 @@ def run(plan: LogsPlan, runtime: Runtime) -> Report:
 def _fetch_meanwhile(
     found: FoundRun, folder: RunFolder, runtime: Runtime, sessions: Sessions, poll: Callable[[], object]
 ) -> Mapping[str, FleetError]:
-    """Fetches the logs in a thread, and shows them meanwhile. They are separate so that a process which requests the
-    folder gets it even while no user reads the output."""
+    """Fetches the logs in a thread, and shows them meanwhile. While no user reads the output, only the showing waits:
+    the thread still releases the folder to a process that requests it."""
 
     def fetch_all() -> Mapping[str, FleetError]:
         errors = fetch_logs(found, folder, runtime, sessions, once=False)
@@ -109,8 +109,8 @@ def _fetch_meanwhile(
 
 
 def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, FoundRun | None]:
-    """Returns the run's id, and the run as its nodes report it. The latter is None if all logs are here, or if another
-    process fetches them, or if no node knows the run any more."""
+    """Returns (the run's id, the run as its nodes report it). The second is None if all logs are here, or if another
+    process fetches the logs, or if no node knows the run any more."""
     run_id, here = local(plan.request.run, plan.request.runs, plan.request.since)
     if here:
         return run_id, None
@@ -132,8 +132,8 @@ def _named(plan: LogsPlan, runtime: Runtime, sessions: Sessions) -> tuple[str, F
 
 
 def local(argument: str, runs_dir: Path, since: float | None) -> tuple[str, bool]:
-    """Returns (the run of this machine that the argument names, or ""; whether its nodes need not be queried). They
-    need not if all logs are here, or if another process of this machine fetches them."""
+    """Returns (the run of this machine that the argument names, or ""; whether its nodes need not be queried). The
+    nodes are not queried if all logs are here, or if another process of this machine fetches the logs."""
     run_id = run_here(argument, runs_dir)
     if run_id is None:
         return "", False
@@ -178,8 +178,9 @@ def fetch_logs(
     *,
     once: bool,
 ) -> dict[str, FleetError]:
-    """Fetches the missing parts of the logs from all nodes at once. once: only the present ones. Returns an error for
-    each host whose logs are not complete; none if another process requests the folder to coordinate the run."""
+    """Fetches the missing parts of the logs from all nodes at once. once: fetches only what the nodes have now. Returns
+    host -> error for hosts whose logs are not complete. Returns {} if the user cancels, or if another process requests
+    the folder to coordinate the run."""
     folder.begin(found.attempt)
     attempt = None if found.about["least"] else found.attempt
     spec: FollowSpec = {"run": found.run_id, "offsets": {}, "attempt": attempt, "once": once, "passive": True}
@@ -208,8 +209,8 @@ def fetch_logs(
 
 
 def wait_for(folder: RunFolder, runtime: Runtime, poll: Callable[[], object]) -> None:
-    """Waits while another process of this machine, or a job, fetches the logs: until the run is over, or no process has
-    fetched them for LEFT_SECONDS."""
+    """Waits while another process of this machine, or the run's job, writes the logs. Returns when the run is over, or
+    when no process has written them for LEFT_SECONDS. poll: shows new output."""
     job, seen = submitted(folder.path), time.monotonic()
     asking = Asking(SOURCES.get(job.on).queue(), (job.job, folder.path / SCRIPT)) if job is not None else None
 
@@ -231,7 +232,7 @@ def offsets_since(
 ) -> tuple[Mapping[str, Mapping[str, int]], Mapping[str, FleetError]]:
     """Returns ({host: {log: the offset of the output since `when`}}, errors by host). when: seconds since the epoch, by
     this machine's clock."""
-    ago = time.time() - when  # so that the clocks need not agree
+    ago = time.time() - when  # a duration, because the nodes' clocks may differ from this one
 
     def ask(host: Host) -> Mapping[str, int]:
         spec = {"run": found.run_id, "ago": ago}

@@ -26,7 +26,7 @@ from fleet.ops.run.kept.reader import NewEvents
 from fleet.ops.run.plan.origin import SHORT, versions
 from fleet.protocol.state import ATTEMPT, METRICS
 
-MOST_NOTICES, MOST_RANKS = 200, 1 << 16
+MOST_NOTICES, MOST_RANKS = 200, 1 << 16  # limits of what is shown: the last notices; ranks of an attempt
 LATE_SECONDS = 60.0  # tolerance: for a node's clock, and for samples before the ranks begin or after they end
 
 
@@ -38,7 +38,8 @@ class RunReport(Report):
 
 
 def report_on(argument: str, runs_dir: Path) -> RunReport:
-    """Returns the report from the folder of a run. Raises UsageError if there is none."""
+    """Returns the report from the folder of a run. Raises UsageError if the argument names no run that has a folder
+    here."""
     path = runs_dir / choose(argument, names(runs_dir))
     run, plan, ended = read_run(path), read_object(path / RUN), report_of(RunFolder(path))
     summary = ended.read(RunSummary) if ended is not None else RunSummary()
@@ -135,8 +136,9 @@ def _versions(plan: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _attempts(happened: Sequence[Notice], planned: Mapping[int, str], start: float, until: float) -> list[AttemptSeen]:
-    """Returns the attempts with their ranks, and when and how these ended, if known. If an attempt's ranks are not on
-    record, it has only the ranks whose end is."""
+    """Returns the attempts with their ranks, and when and how each rank ended, if known. If no event shows the ranks of
+    an attempt, the attempt has only the ranks whose end is recorded. planned: rank -> host, in the first attempt.
+    start, until: the beginning and the end of the run."""
     begins, whys, ends = dict[int, float](), dict[int, str](), dict[int, dict[int, RankSeen]]()
     placed = {0: planned}
     for notice, event in ((each, event) for each in happened for event in each.happened):
@@ -163,7 +165,7 @@ def _attempts(happened: Sequence[Notice], planned: Mapping[int, str], start: flo
 
 
 def _points(path: Path, since: float, until: float) -> tuple[dict[str, list[Point]], int]:
-    """Returns host -> the points of all attempts, and the number of samples outside the time of the run."""
+    """Returns (host -> the points of all attempts, the number of samples outside the time of the run)."""
     found, odd = dict[str, list[Point]](), 0
     for folder in (path, *sorted(path.glob(f"{ATTEMPT}[0-9]*"))):
         for file in sorted(folder.glob(f"*/{METRICS}")):

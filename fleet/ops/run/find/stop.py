@@ -41,7 +41,8 @@ from fleet.transport.program import call
 
 
 def note(folder: RunFolder, reason: str, grace: float) -> None:
-    """Records, if no process here follows the run, that it must not be coordinated again."""
+    """Records in the run's folder that no process may coordinate the run again. Does nothing if a process follows it
+    here."""
     with best_effort("record that the run is to end"), suppress(FileNotFoundError, UsageError):  # not here, or not ours
         if folder.hold():
             folder.event(StopAll(reason=reason, grace=grace))
@@ -79,7 +80,8 @@ def end_here(found: FoundRun, runs_dir: Path, runtime: Runtime, end: Verdict) ->
 
 
 def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
-    """Stops the run. A host that does not answer has an error in the report. A background process keeps trying it."""
+    """Stops the run. A host that does not answer has an error in the report, and a background process stops the run
+    there later."""
     inventory = hosts_of(plan.request.run, plan.request.runs, plan.inventory)
     runs, answers = find(inventory, runtime, live=False)
     found = chosen_here(plan.request.run, runs, answers, plan.request.runs, inventory, runtime.ask)
@@ -89,7 +91,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
 
     def stop(session: Session, host: Host) -> Result:
         answer = call(session, "run.stop", spec, Stopped, timeout=grace + STOP_SECONDS, cancel=runtime.cancel)
-        # the run's coordinator ends it everywhere once it has ended on one node, and may have been quicker
+        # once one node has stopped, the run's coordinator stops all others, and may have been quicker than this command
         part = found.parts.get(host.name)
         was = "running" if answer["was"] == "gone" and not (part and over(part)) else answer["was"]
         left = survivors_text(answer)
@@ -99,7 +101,7 @@ def run(plan: RequestPlan[Stop], runtime: Runtime) -> Report:
         )
 
     answered = {result.host for result in answers if result.ok}
-    lost = [node.host for node in found.unknown if node.host.name in answered]  # only the run's folder
+    lost = [node.host for node in found.unknown if node.host.name in answered]  # perhaps only the run's folder is lost
     hosts = (*found.hosts.values(), *found.replaced, *lost)
     stopped = on_each(hosts, replace(runtime, fanout=max(1, len(hosts))), stop, what="stopping")
     unknown = [result for result in answers if not result.ok] if found.is_partial else []

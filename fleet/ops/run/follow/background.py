@@ -2,7 +2,8 @@
 has a session of its own, and reads one JSON document from stdin. It coordinates the run (lead() in launch/attempts.py),
 or only cleans up: it stops the run on hosts that could not be reached, and fetches the rest of their logs.
 
-It tries hosts that do not answer for as long as the run's nodes may go on without a head, or for a week."""
+It retries hosts that do not respond. It gives them up soon after the run's lease has expired, because the nodes then
+end the run themselves. If the run has no lease, it gives them up after a week."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from fleet.transport.base import Cancel, ConnectOptions, Transport
 from fleet.transport.program import Program, last_message
 
 HELPER = "helper"
-STOP = "run.stop run.follow"  # in one process
+STOP = "run.stop run.follow"  # two node programs; one process on the node runs both in turn
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 FETCHING = threading.Lock()  # hosts of one run share its folder
@@ -49,7 +50,7 @@ LOG = "leader.log"  # in the run's folder: the stderr of the process
 LEADS = b"leads\n"  # the process writes it when it coordinates the run
 BEGIN_SECONDS = 120.0  # the longest wait for LEADS, on a busy machine
 MARGIN_SECONDS = 60.0
-NO_LEASE_SECONDS = 7 * 86400.0  # nothing else ends a run that needs no head
+NO_LEASE_SECONDS = 7 * 86400.0  # a run without a lease does not end by itself, so the retries need a limit
 
 
 def patience(record: RunRecord) -> float:
@@ -210,8 +211,8 @@ def _fetch(
     folder: RunFolder,
     attempt: int,
 ) -> bool:
-    """Fetches the rest of a host's logs of a run that is over. Returns whether they are complete. Holds the folder only
-    meanwhile, so that other processes can write there while this one waits for hosts."""
+    """Fetches the rest of a host's logs of a run that is over. Returns whether they are complete. Holds the folder's
+    lock only during the fetch, so that other processes can write there while this one waits for hosts."""
     spec: FollowSpec = {"run": run, "offsets": {}, "attempt": attempt}
     how = FollowOptions(spec, transport, node_timeout=SILENCE_SECONDS)
 
@@ -220,8 +221,8 @@ def _fetch(
         return now > until or since is not None and now - since > SILENCE_SECONDS
 
     with FETCHING:
-        # the process that gave this host up may still hold the folder for other hosts. A process that follows a later
-        # attempt does not write to files of this one
+        # the process that gave this host up may still hold the folder, for other hosts. If a later attempt has begun
+        # (is_aside), no lock is needed: its process does not write to the files of this attempt
         while not folder.hold(LOOK_SECONDS) and not folder.is_aside(attempt):
             if CLOCK.monotonic() > until:
                 program.session.close()
@@ -234,9 +235,9 @@ def _fetch(
 
 
 def correct_summary(folder: RunFolder, complete: Collection[str], attempt: int) -> None:
-    """Records in summary.json that the logs of these hosts are complete now. The process that followed the run releases
-    the folder after it has written the summary. A process that follows the run again lists incomplete logs again; the
-    summary of a later attempt does not have them."""
+    """Records in summary.json that the logs of these hosts are complete now. Waits for the process that followed the
+    run: it releases the folder after it has written the summary. Changes nothing if another process follows the run
+    again, as that lists the incomplete logs itself. Changes nothing after a later attempt has begun, either."""
     if folder.is_aside(attempt) or not folder.hold(HANDOVER_SECONDS):
         return
     try:

@@ -20,8 +20,9 @@ def fetch(
     waiting: Mapping[str, Program] | None = None,
     attempt: int | None = None,
 ) -> dict[str, FollowEnd]:
-    """Returns host -> how following it ended: it has sent all, or it was given up because `is_late` was true. waiting:
-    host -> a program that runs there already and goes on as run.follow. attempt: None for the last one."""
+    """Fetches the logs of all hosts at once. Returns host -> how following it ended: the host has sent all, or it was
+    given up because `is_late` was true. waiting: host -> a program there that waits to start run.follow. attempt: the
+    number of the attempt; None: the last one."""
     ends: dict[str, FollowEnd] = {}
 
     def post(event: FollowEvent) -> None:

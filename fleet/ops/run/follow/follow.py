@@ -1,8 +1,8 @@
 """Follows one node of a run in a thread of its own: writes its logs to files, and posts its messages to the loop.
 
-After a lost connection the thread connects again and goes on at the sizes of the files. It ends when it has all bytes
-of the node's logs, when give_up() is called, or after an error that no retry can mend ("broken"). By `silent_since` the
-loop sees since when the thread has no connection.
+After a lost connection the thread connects again, and fetches the bytes that its files lack. The thread ends when it
+has all bytes of the node's logs, when give_up() is called, or after an error that no retry can mend ("broken").
+`silent_since` shows the loop since when the thread has received nothing.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from fleet.transport.base import Cancel, Session, Transport
 from fleet.transport.frames import Frame
 from fleet.transport.program import Program
 
-RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0
-FULL_RETRY_SECONDS = 2.0
+RETRY_SECONDS, SELDOM_SECONDS = 0.5, 60.0  # the shortest and the longest pause before a retry
+FULL_RETRY_SECONDS = 2.0  # between two tries to write to a full disk of the head
 SILENCE_SECONDS = 45.0  # default of node_timeout; a connection ends after a third of it without a byte
-FULL_PATIENCE_SECONDS = 10.0
+FULL_PATIENCE_SECONDS = 10.0  # so long the last bytes of a run wait for room on the head's disk
 PROTOCOL_ERRORS_LIMIT = 3
-HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0
-# three times the report of 64 ranks with 100 restarts each after a lost connection
+HEARTBEAT_MOST, PING_MOST, REPORT_SECONDS = 2.0, 10.0, 1.0  # between heartbeats, pings, and reports of log sizes
+# ALLOWED_BYTES: three times what 64 ranks with 100 restarts each report after a lost connection
 ALLOWED_BYTES, ALLOWED_A_SECOND, LINE_BYTES = 4 << 20, 1 << 16, 200
 
 
 @dataclass(frozen=True)
 class FollowEvent:
-    """Holds an event that is posted to the loop. time: when, by the head's clock.
+    """Holds an event that is posted to the loop. time: seconds since the epoch, by the head's clock.
 
-    kind, and in brackets its data: "message" (protocol.messages.run.News); "dropped", the connection was lost (why);
-    "resumed"; "blocked", the head's disk takes no log bytes (why); "unblocked"; "advice", a line in the logs calls for
-    it (an entry of rules.advice); "broken", the host that answers cannot be trusted (error); "back", the node's part
-    was started again (the program that did it); "over", nothing more will come (FollowEnd)."""
+    kind: one of the following; `data` is in brackets. "message", the node sent one (protocol.messages.run.News);
+    "dropped", the connection was lost (why); "resumed"; "blocked", the head's disk takes no log bytes (why);
+    "unblocked"; "advice", a line in the logs calls for advice (the entry of rules.advice); "broken", the host that
+    answers cannot be trusted (the error); "back", the node's part was started again (the program that did it); "over",
+    nothing more will come (FollowEnd)."""
 
     host: str
     kind: Literal["message", "dropped", "resumed", "blocked", "unblocked", "advice", "broken", "over", "back"]
@@ -54,9 +55,10 @@ class FollowEvent:
 
 @dataclass(frozen=True)
 class FollowEnd:
-    """Describes the end of following a node. complete: the head has all bytes of its logs that the node reported. gaps:
-    log -> number of bytes that the node no longer had. blocked: why the head's disk takes no bytes. why: the last cause
-    of a lost connection, or that the node has no such run. is_there: the node has the run, and can read it."""
+    """Describes the end of following a node. complete: the head has all bytes of the logs, by the sizes that the node
+    reported. gaps: log -> number of bytes that the node no longer had. blocked: why the head's disk takes no bytes.
+    why: the last cause of a lost connection, or that the node has no such run. is_there: the node has the run, and can
+    read its folder."""
 
     complete: bool
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -67,11 +69,11 @@ class FollowEnd:
 
 @dataclass(frozen=True)
 class FollowOptions:
-    """Describes how a run's nodes are followed. spec: the input of run.follow on each, without offsets. post: takes
-    each event, must not block.
+    """Describes how a run's nodes are followed. spec: the input of the node program run.follow, without offsets. post:
+    receives each event; it must not block.
 
-    node_timeout: seconds. lease: the run's lease in seconds, which pings renew in time. keeps: a follower that is over
-    leaves its connection open, for take(). trims: nodes may discard log bytes that the head has."""
+    node_timeout: seconds. lease: seconds that the run goes on without a head; pings renew it in time. keeps: after the
+    end, the connection stays open for take(). trims: nodes may discard log bytes that the head has."""
 
     spec: FollowSpec
     transport: Transport
@@ -85,8 +87,8 @@ class FollowOptions:
 
 
 def pause_after(seconds: float, least: float) -> float:
-    """Returns the seconds to wait before a retry after failures for `seconds`. The longer they last, the longer the
-    pause, so that a host which is gone for days costs next to nothing."""
+    """Returns the seconds to wait before a retry, at least `least`. seconds: how long retries have failed so far. The
+    pause grows with that time, so that a host which is gone for days costs next to nothing."""
     return min(SELDOM_SECONDS, max(least, seconds / 30))
 
 
@@ -98,8 +100,8 @@ class _Allowance:
         self._left, self._then = float(ALLOWED_BYTES), clock.monotonic()
 
     def spend(self, size: int) -> None:
-        """Takes a message of `size` bytes off the allowance, LINE_BYTES more for its line in events.jsonl. Raises
-        ProtocolError if it is used up."""
+        """Subtracts a message of `size` bytes from the allowance, and LINE_BYTES for its line in events.jsonl. Raises
+        ProtocolError if the allowance is too small."""
         now = self._clock.monotonic()
         self._left = min(ALLOWED_BYTES, self._left + (now - self._then) * ALLOWED_A_SECOND)
         self._then = now
@@ -109,7 +111,7 @@ class _Allowance:
 
 
 class Follower(threading.Thread):
-    """Follows one node. logs: its files. waiting: a program that runs there already and goes on as run.follow.
+    """Follows one node. logs: its logs on the head. waiting: a program on the node that waits to start run.follow.
 
     silent_since: since when no frame was received, by the clock's monotonic(); None while frames arrive."""
 
@@ -118,7 +120,7 @@ class Follower(threading.Thread):
         self.host, self.logs, self._how, self._clock = host, logs, how, how.clock
         self.silent_since: float | None = None
         self.last_output_at = 0.0  # time of a rank's last output, by the clock's monotonic()
-        self.refusal: FleetError | None = None  # why the last attempt was refused: connection or login
+        self.refusal: FleetError | None = None  # why the host refused the last connection or login
         self._waiting = waiting
         self.session: Session | None = waiting.session if waiting else None
         self._silence = max(1.0, how.node_timeout / 3)
@@ -126,7 +128,7 @@ class Follower(threading.Thread):
         self._program: Program | None = None
         self._request: dict[str, Any] | None = None
         self._is_over, self._is_there = False, True  # the node sends no more; the node has the run
-        self._why: str | None = None  # as FollowEnd has it
+        self._why: str | None = None  # see FollowEnd.why
         self._sizes: dict[str, int] | None = None  # sizes of its logs, once the node has sent all
         self._protocol_errors = 0
         self._allowance = _Allowance(how.clock)
@@ -138,7 +140,7 @@ class Follower(threading.Thread):
 
     def stop(self, grace: float, end: Verdict | None, *, interrupt: bool = False) -> None:
         """Requests that the node stops its part, now or as soon as it can be reached again. grace: seconds before
-        SIGKILL. interrupt: ranks get SIGINT first, as by Ctrl-C in a terminal."""
+        SIGKILL. end: the verdict with the reason. interrupt: ranks get SIGINT first, as by Ctrl-C in a terminal."""
         message = end and end["message"]
         self._ask({"op": "stop", "grace": grace, "reason": message, "end": end, "interrupt": interrupt})
 
@@ -151,7 +153,7 @@ class Follower(threading.Thread):
         self.send(request)
 
     def send(self, request: dict[str, Any]) -> None:
-        """Sends a request to the node if it is connected now; else the request is lost. See node/run/follow.py."""
+        """Sends a request to node/run/follow.py on the node. Without a connection the request is lost."""
         if (program := self._program) is not None:
             program.send(request)
 
@@ -173,12 +175,12 @@ class Follower(threading.Thread):
                 self.drop()
 
     def take(self) -> Session | None:
-        """Returns its connection, if it has one, to the caller, who closes it."""
+        """Returns the open connection, or None. From then on the caller owns it, and closes it."""
         session, self.session = self.session, None
         return session
 
     def drop(self) -> None:
-        """Closes its connection."""
+        """Closes the connection, if one is open."""
         if session := self.take():
             session.close()
 
@@ -186,7 +188,7 @@ class Follower(threading.Thread):
         self._how.post(FollowEvent(self.host.name, kind, data, self._clock.time()))
 
     def _once(self) -> None:
-        """Connects if need be, and follows the node until its end or an error. After an error it waits."""
+        """Connects if no connection is open. Follows the node until its part ends, or until an error; then pauses."""
         try:
             if self.session is None:
                 self.session = self._how.transport.connect(self.host, self._cancel)
@@ -194,7 +196,7 @@ class Follower(threading.Thread):
         except FleetError as error:
             self.refusal = error if error.kind in ("refused", "auth") else None
             self._protocol_errors += isinstance(error, ProtocolError)
-            stranger = error.kind == "host-key"  # its key will not change by waiting
+            stranger = error.kind == "host-key"  # a retry would find the same wrong key
             if (stranger or self._protocol_errors >= PROTOCOL_ERRORS_LIMIT) and not self._cancel.is_set():
                 hint = "something there breaks fleet's programs"
                 self.post(
@@ -251,9 +253,9 @@ class Follower(threading.Thread):
             elif now - looked >= FULL_RETRY_SECONDS:
                 looked = now
                 if self._has_room():
-                    return  # _once() follows it again, from the sizes of the files
+                    return  # run() calls _once() again, which follows from the sizes of the files on
         while self.logs.blocked and self._clock.monotonic() - full_since < FULL_PATIENCE_SECONDS:
-            # the run is over; its last bytes are still on the node, until the head's disk has room
+            # the run is over, and the node still has its last bytes: they wait until the head's disk has room
             if self._has_room():
                 self._is_over, self._sizes = False, None
                 return
@@ -291,6 +293,6 @@ class Follower(threading.Thread):
         elif message["event"] == "end":
             self._is_over, self._sizes = True, message["sizes"]
         else:
-            if message["event"] == "failed":  # no such run, or its folder is unreadable
+            if message["event"] == "failed":  # the node has no such run, or cannot read its folder
                 self._is_over, self._is_there, self._why = True, False, message["message"]
             self.post("message", message)

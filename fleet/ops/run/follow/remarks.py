@@ -28,7 +28,7 @@ from fleet.protocol.messages.run import RunState
 from fleet.rules.left_behind import of_locks
 from fleet.rules.units import size_text
 
-NoticeParts = tuple[Level, str, RunEvent, str | None, str | None]
+NoticeParts = tuple[Level, str, RunEvent, str | None, str | None]  # level, message, event, host, hint
 ROOM = "make room there: 'fleet exec -w {} -- df -h' shows where"
 FULL = ": the disk of ~/.fleet/runs is full there: what its ranks write waits, and is lost if that lasts"
 STATUS_FIELDS = ("state", "reason", "engine_status", "signal", "left", "disk_full")

@@ -26,7 +26,7 @@ LAST, MOST_KEPT = 6, 360  # numbers of samples that decide on a slow host: while
 
 
 class Samples:
-    """Holds the samples of a run's hosts. notify: as Run.notify()."""
+    """Holds the samples of a run's hosts. notify: Run.notify() of launch/loop.py."""
 
     def __init__(self, record: RunRecord, gang: Gang, notify: Callable[..., None], clock: Clock) -> None:
         self._record, self._gang, self._notify, self._clock = record, gang, notify, clock
@@ -48,7 +48,7 @@ class Samples:
 
     def slow(self, last: int = MOST_KEPT, since: float = -inf) -> Slow | None:
         """Returns the host, or part of one, that the others wait for, or None. Only hosts that are not lost count.
-        last: how many samples of each count. since: earlier samples do not count."""
+        last: how many samples of each host count. since: seconds since the epoch; earlier samples do not count."""
         nodes = {host: node for host, node in self._gang.nodes.items() if host in self._taken and node.lost is None}
         found = dict[str, list[Point]]()
         for host, node in nodes.items():
@@ -57,7 +57,8 @@ class Samples:
         return slow_host(found)
 
     def used(self) -> dict[str, HostUse]:
-        """Returns the mean use of each host that has sent samples: usually over the last hour."""
+        """Returns the mean use of each host that has sent samples. It is the mean of the last MOST_KEPT samples,
+        usually an hour."""
         found = {}
         for host, taken in self._taken.items():
             self._read(host)

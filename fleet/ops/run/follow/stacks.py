@@ -40,8 +40,9 @@ def ask_stacks(
     runtime: Runtime,
     ended: bool = False,
 ) -> tuple[Result, ...]:
-    """Returns a result with a StacksThere for each host: the stacks of its ranks, and more. ranks: only these; None:
-    all. native, ended: see StacksSpec."""
+    """Returns a result with a StacksThere for each host: the stacks of its ranks, and more. ranks: those whose stacks
+    are taken; None: all. native: takes the frames of C and C++, too. ended: takes the dumps of ranks that have ended,
+    too."""
     wanted = None if ranks is None else sorted(ranks)
     spec: StacksSpec = {"run": run_id, "ranks": wanted, "ended": ended, "native": native}
 
@@ -65,7 +66,8 @@ def by_host(results: Sequence[Result]) -> dict[str, list[RankStack]]:
 
 
 def hang_of(results: Sequence[Result], found: Sequence[Place]) -> Hang | None:
-    """Returns the collective that ranks wait in, if their flight recorders show it. found: where ranks are."""
+    """Returns the collective that ranks wait in; None if their flight recorders do not show it. found: where ranks
+    are."""
     every = [it for result in results for it in result.read(StacksThere).calls]
     # a rank may have run on two hosts: its newest readable dump comes last and counts
     calls = {it["rank"]: it for it in sorted(every, key=lambda it: (it["why"] is None, -it["old"]))}
@@ -73,14 +75,15 @@ def hang_of(results: Sequence[Result], found: Sequence[Place]) -> Hang | None:
 
 
 def ras_lines(results: Sequence[Result]) -> list[str]:
-    """Returns the report of NCCL's RAS from the first host that has it. Each covers all hosts."""
+    """Returns the report of NCCL's RAS (reliability, availability, serviceability) from the first host that has one.
+    Each report covers all hosts."""
     host, text = next(((it.host, ras) for it in results if (ras := it.read(StacksThere).ras)), ("", ""))
     return [f"NCCL's RAS on {host}:", *(f"    {line}" for line in text.splitlines())] if text else []
 
 
 def names_interface(record: RunRecord) -> bool:
     """Returns whether the user's variables name the interface of the ranks. The hosts' other interfaces may then be
-    closed, so a check of these proves nothing."""
+    closed, so a check of those would prove nothing."""
     document = read_object(record.logs / RUN)
     hosts = stored(list[Any], document, "inventory", "hosts") or []
     holders = [document.get("launch"), document.get("inventory"), *hosts]
@@ -89,8 +92,10 @@ def names_interface(record: RunRecord) -> bool:
 
 
 class Taking(threading.Thread):
-    """Takes stacks in a thread. why: "stalled", "timed out" or "apart". places: None if no host sent any. remarks: what
-    is missing, and why. closed: findings about hosts that do not reach each other."""
+    """Takes stacks in a thread. why: "straggler", "silent" or "stalled" (see Watch.look()), "timed out", or "apart",
+    which takes only `own_masters`. until: when this process stops waiting for stacks, by the clock's monotonic().
+    places: None before hosts have answered. own_masters: host -> its own address, at which its launcher waits for other
+    nodes. remarks: what is missing, and why. closed: findings about hosts that do not reach each other."""
 
     def __init__(
         self, why: str, record: RunRecord, hosts: Mapping[str, Host], transport: Transport, clock: Clock = CLOCK

@@ -1,6 +1,6 @@
 """Reports, once each, ranks that are done long before others, ranks that hang, and silent runs, with the stacks of the
-ranks. With --stall-timeout, a silent run is ended. If a rank timed out, all are stopped only after the stacks of the
-others were taken."""
+ranks. With --stall-timeout, ends a silent run. If a rank timed out, all ranks are stopped only after the stacks of the
+other ranks were taken."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from fleet.transport.base import Transport
 
 LOOK_SECONDS = 0.5
 LONGEST_LINE = 4000  # characters of a line in STACKS_FILE
-MEETING_SECONDS = 30.0  # a user's own launchers connect in this time, unless each node has itself as its master
+MEETING_SECONDS = 30.0  # within this time a user's own launchers connect, unless each node is its own master
 
 
 class Stalls:
-    """Watches a run that is followed. notify: as Run.notify()."""
+    """Watches the silence of a run that this process follows. notify: Run.notify() of launch/loop.py."""
 
     def __init__(
         self,
@@ -57,13 +57,15 @@ class Stalls:
         self._held: tuple[Verdict, float] | None = None
 
     def rank_ended(self, end: RankEnd) -> None:
+        """Records the end of a rank that ended well, because other ranks may hang after it."""
         if not end.failed and not self._gang.least:
             self._ends.append((self._clock.monotonic(), end))
 
     def held(self, end: Verdict | None, text: str = "", cause: Cause | None = None) -> Verdict | None:
-        """Returns the verdict by which all ranks are to stop, or None while it is held back because a rank timed out. A
-        rank whose error explains the others' wait ends the hold. text, cause: the end of the output of the rank that
-        failed, and what ended it, as far as they are known."""
+        """Returns `end`, the verdict with which all ranks are to stop. Returns None while that is held back: a rank
+        timed out, and the stacks of the others are taken first. An error that explains why other ranks waited ends the
+        hold. text: the last output of the rank that failed, "" if not known. cause: what ended that rank, None if not
+        known."""
         late = timed_out(text)
         if end and self._held is None and late:
             self._held = end, self._clock.monotonic() + HOLD_SECONDS
@@ -74,7 +76,7 @@ class Stalls:
 
     def look(self, spoke: float, *, blind: bool) -> Verdict | None:
         """Returns the verdict by which all ranks are to stop now, or None. It is called at every turn of the loop.
-        spoke, blind: see Watch."""
+        spoke, blind: see Watch.look()."""
         now = self._clock.monotonic()
         if now - self._looked < LOOK_SECONDS or self._gang.stopped_at is not None:
             return None
@@ -98,7 +100,7 @@ class Stalls:
         if self._held is None and progress > self._quiet_since:
             self._forget()  # the run has gone on since
         if self._held and (now >= self._held[1] or not running and self._taking is None):
-            if self._taking is not None and self._taking.hang:  # only the check of the network is not over yet
+            if self._taking is not None and self._taking.hang:  # only the check of the network still runs
                 self._taken(self._taking)
             return self._held[0]
         return None
@@ -113,6 +115,7 @@ class Stalls:
             self._taking.give_up()
 
     def _forget(self) -> None:
+        """Discards what the last stacks showed."""
         self._gang.collective, self._gang.at = None, {}
 
     def _running(self) -> dict[str, list[int]]:
@@ -124,6 +127,7 @@ class Stalls:
         return {host: ranks for host, ranks in found.items() if ranks}
 
     def _report(self, kind: str, running: Mapping[str, Sequence[int]], quiet: float) -> None:
+        """Reports what Watch.look() found. Takes stacks, except for "early". quiet: seconds since the last progress."""
         if kind == "early":
             end, others = self._ends[0][1], sum(map(len, running.values()))
             self._advise(kind, early(end.rank, end.host, others), f"if those wait for it: {UNEVEN}", end.host)
@@ -144,10 +148,10 @@ class Stalls:
             self._take(kind, running)
 
     def _take(self, kind: str, running: Mapping[str, Sequence[int]]) -> None:
-        # ranks that have ended by a time-out left dumps
+        # ranks that ended by a time-out left dumps: hosts on which no rank runs have some, too
         everywhere = kind == "timed out"
         hosts = {host.name: host for host in self._record.hosts if everywhere or host.name in running}
-        self._forget()  # drops the result of an earlier one
+        self._forget()  # discards what earlier stacks showed
         self._taking = Taking(kind, self._record, hosts, self._transport, self._clock)
         self._taking.start()
 
@@ -219,8 +223,8 @@ class Stalls:
         return [printable(line, LONGEST_LINE) for line in report]
 
     def _failure(self, found: Sequence[Place], running: Mapping[str, Sequence[int]], short: str) -> Failure:
-        """Returns the failure of a stalled run. The rank that a collective misses counts as failed, else the one at
-        another place than the others."""
+        """Returns the failure of a stalled run. The failed rank is one that a collective misses. If none is known, it
+        is one whose stack differs from the others'; if all are equal, the first that runs."""
         stuck = self._gang.collective
         missing = [(it.host.name, rank) for it in self._record.nodes for rank in it.ranks if stuck and rank in stuck[2]]
         odd = [(it.hosts[0], it.ranks[0]) for it in found if it.odd]
@@ -249,5 +253,5 @@ class Stalls:
 
 
 def _whose(running: Mapping[str, Sequence[int]]) -> str:
-    """Returns a text such as "rank 0 on gpu1"."""
+    """Returns a text such as "rank 0 on gpu1". running: host -> its ranks."""
     return f"{ranks_text([rank for ranks in running.values() for rank in ranks])} on {fold(running)}"

@@ -32,7 +32,7 @@ from fleet.runtime import Runtime
 from fleet.transport.base import KNOWN_SECONDS, Cancel, JobEnd, Transport, ended
 from fleet.transport.program import call
 
-STUBBORN_SECONDS = 20.0  # after the grace period; a process that hangs in the kernel is known 10 s after its SIGKILL
+STUBBORN_SECONDS = 20.0  # after the grace period; a node reports a process that hangs in the kernel 10 s after SIGKILL
 RETRY_SECONDS = 2.0  # between two requests of Witness
 SOON_SECONDS = 5.0  # longest wait for the reason of a stop, before ranks are sent the stop
 # how often the user has requested the stop
@@ -41,8 +41,8 @@ AT_ONCE, LEAVE = 2, 3
 
 class Stopping:
     """Stops one attempt. followers: by host; an elastic run replaces some. notify: as Run.notify. spares: the run's
-    unused spare hosts. leads: whether this process decides that a silent node is lost; else the node is only unknown
-    here."""
+    unused spare hosts. leads: True: this process decides that a silent node is lost. False: it only records that the
+    node's part is not known here."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Stopping:
         self._clock = runtime.clock
         self._followers, self._spares = followers, spares
         self._patience = 0.0
-        self._stop_by: dict[str, float] = {}  # by host, once they have the stop request
+        self._stop_by: dict[str, float] = {}  # host -> when it must have stopped, by monotonic(); {} before the stop
         self._killed = False
         self._why: Future[JobEnd | None] | None = None
         self._undrained: set[str] = set()  # hosts that were lost before the rest of their logs was here
@@ -67,7 +67,7 @@ class Stopping:
         self._witness = Witness(record.run_id, runtime.transport, runtime.clock)
 
     def stop_if(self, end: Verdict | None) -> None:
-        """Sends all nodes the stop, once. end: why; None: there is no reason to stop."""
+        """Sends all nodes the stop, once. end: the verdict that is the reason; None sends nothing."""
         request = end and {**end, "who": end["who"] or whoami(), "attempt": self.record.attempt}
         if request is not None and self.gang.stop(request, self._clock.time()):
             self._stop_all(self._grace(), request["message"])
@@ -78,7 +78,7 @@ class Stopping:
         record = self.record
         if not self.gang.by_hand:
             return record.grace
-        # the job was submitted with the user's own --grace, so a stop by the batch system keeps to it
+        # both periods are equal if the user gave --grace; a stop by the batch system or `fleet stop` then keeps to it
         by = self.gang.end["by"] if self.gang.end is not None else None
         own = record.about["stop_grace"] == record.grace and by in ("queue", "stop")
         return record.grace if own else min(record.about["stop_grace"], self.runtime.cancel.within)
@@ -124,8 +124,8 @@ class Stopping:
             self.notify("warning", all_silent_text(len(live), self.record.lease), Alone())
 
     def _link_is_whole(self, live: Mapping[str, Follower], since: Mapping[str, float | None]) -> bool:
-        """Returns whether this machine's link is known to work although all nodes are silent: one refused a connection,
-        or another host answers."""
+        """Returns whether this machine's link is known to work although all nodes are silent. It works if a node
+        refuses a connection, or if another host answers."""
         if any(each.refusal for each in live.values()):
             return True
         silent = [began for began in since.values() if began is not None]
@@ -199,7 +199,7 @@ class Stopping:
         self._patience = grace + STUBBORN_SECONDS
         self._stop_by = dict.fromkeys(self._followers, self._clock.monotonic() + self._patience)
         end = self.gang.end
-        # SIGTERM to this process, or the end of what it is part of, is a SIGTERM to ranks, too
+        # ranks get SIGINT first only after Ctrl-C; after SIGTERM here, or at the end of the batch job, they get SIGTERM
         interrupt = end is not None and end["by"] == "interrupt" and self.runtime.cancel.within == inf
         for host, follower in self._followers.items():
             if not self.gang.nodes[host].ended:
@@ -221,7 +221,8 @@ class Witness:
         self._asking: Future[None] | None = None
 
     def look(self, hosts: Sequence[Host], since: float) -> bool:
-        """Returns whether a host answered the last request, and that was sent after `since`."""
+        """Returns True if a host answered the last request, and this request was sent after `since`, a time of
+        clock.monotonic(). Starts the next request if none is under way."""
         if hosts and (self._asking is None or self._asking.done()):
             self._asking = unattended("witness", partial(self._ask, hosts))
         return self._answered is not None and self._answered >= since

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MISSING = "is not there"
 SEAL = "seal"
 RUN, SUMMARY = "run.json", "summary.json"
-OPTION, STOPPER = "--runs-dir", "stopper-"
+OPTION, STOPPER = "--runs-dir", "stopper-"  # STOPPER: the beginning of a name in state.json
 SILENT_SECONDS = 45.0  # without a sign of life of a run's coordinator in the folder
 LONGEST_LEASE = 1e12  # in seconds; a file with another one was not written by fleet
 
@@ -69,8 +69,8 @@ def several(kind: TypeForm[T], document: object, *names: str) -> list[T]:
 
 
 def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the lines from a file's position on, and lines that are too long in pieces. If the file ends with half a
-    line, the position stays before it, because the rest may follow."""
+    """Yields the lines from a file's position on. Yields a line that is longer than `longest` bytes in pieces. If the
+    file ends with half a line, the position stays before it, because the rest may follow."""
     while line := file.readline(longest):
         if not line.endswith(b"\n") and len(line) < longest:
             file.seek(-len(line), os.SEEK_CUR)
@@ -79,7 +79,7 @@ def whole_lines(file: BinaryIO, longest: int) -> Iterator[bytes]:
 
 
 def documents_of(folder: Path) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-    """Returns (its run.json, its summary.json, the fault of the first that cannot be read as text, or None)."""
+    """Returns (run.json, summary.json, a text about the first of them that cannot be read or None)."""
     read = {folder / name: read_document(folder / name) for name in (RUN, SUMMARY)}
     plan, summary = (document for document, _ in read.values())
     faults = (f"{path} {wrong}" for path, (_, wrong) in read.items() if wrong not in (None, MISSING))
@@ -119,7 +119,8 @@ class RunState:
 
     @property
     def followed(self) -> bool:
-        """Returns whether a process follows the run. A process of another machine does if it holds the folder."""
+        """Returns whether a process follows the run. A process of another machine follows it if it holds the folder's
+        lock."""
         return written(self._folder) if self.leader_lives is None else self.leader_lives
 
     @property
@@ -170,8 +171,8 @@ def _states(runs_dir: Path) -> dict[str, RunState]:
 
 
 def going_on(runs_dir: Path) -> str | None:
-    """Returns the run that goes on, the newest of several. A process of this machine coordinates it, or did so and
-    died. Raises UsageError if runs_dir may be another user's."""
+    """Returns the run that goes on, the newest of several, or None. A process of this machine coordinates such a run,
+    or did so until it died. Raises UsageError if runs_dir may be another user's."""
     states = {run: state for run, state in _states(runs_dir).items() if state.values.get("leads")}
     found = {run: state.signed for run, state in states.items() if state.followed or state.without_head}
     return max((run for run in found if found[run]), key=lambda run: found[run] or 0.0, default=None)

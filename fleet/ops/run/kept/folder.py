@@ -82,7 +82,8 @@ class RunFolder(Record):
         return folder
 
     def sign(self) -> None:
-        """Updates, every few seconds, the sign that a process follows the run here. Makes a removed lock again."""
+        """Updates the time of state.json every few seconds, which shows that a process follows the run here. If the
+        lock file was removed, makes and locks it again."""
         now = time.monotonic()
         if now >= self._signed + SIGN_SECONDS:
             self._signed = now
@@ -131,7 +132,8 @@ class RunFolder(Record):
 
     @property
     def was_launched_here(self) -> bool:
-        """Returns whether this user's fleet launched the run, with this folder at this path or another one."""
+        """Returns whether this user's fleet launched the run, and wrote run.json here. The folder may have been
+        moved since."""
         return is_sealed(read_object(self.path / RUN), self.path.name)
 
     @property
@@ -159,7 +161,7 @@ class RunFolder(Record):
         adopt(lock)
 
     def request_lock(self) -> None:
-        """Requests that a process which only fetches logs here releases the lock."""
+        """Requests the lock from the process that holds it. That process releases it if it only fetches logs here."""
         with best_effort("request the run from the process that holds it"):
             os.utime(self.path / WRITER, (0, 0), follow_symlinks=False)
 
@@ -181,9 +183,9 @@ class RunFolder(Record):
             self.lock = None
 
     def begin(self, attempt: int) -> None:
-        """Makes HOST/ the folder of this attempt's logs, and moves the logs of the attempt before to attempt<k>/HOST/.
-        If this attempt's logs were moved there, they are moved back: a restart that could not begin makes an earlier
-        attempt the last one again."""
+        """Makes HOST/ the folder of this attempt's logs. Moves the logs of the previous attempt to attempt<k>/HOST/.
+        Moves this attempt's own logs back from there, if it has any: when a restart could not begin, an earlier attempt
+        is the last one again."""
         before = self.attempt
         if before == attempt:
             return

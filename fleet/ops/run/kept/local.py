@@ -26,20 +26,22 @@ from fleet.protocol.state import ATTEMPT, LATEST, is_log, is_run_id, run_name
 from fleet.rules.units import few
 
 DAY = 86400.0
+# the names of fleet's own files in a run's folder
 OF_A_RUN = re.compile(
     r"(?:run|summary|state)\.json(?:\.new)?|events\.jsonl|code\.diff|stacks\.txt|leader\.log|\.attempt|\.made|"
     r"\.lock(?:\.held(?:\.[0-9]+)?)?|job\.(?:sh|env|out)"
 )
-ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")
+ASIDE = re.compile(rf"{ATTEMPT}[0-9]+")  # the names of folders with the logs of earlier attempts
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Describes a run. state: "done", "failed", "stopped", or one of these. "unknown": its end on some hosts is not
-    known. "followed": a process here writes to its folder. "unattended": it was detached, and no process here
-    coordinates it any more. "queued": its job waits. "open": it has no summary, and no process here follows it.
-    started: seconds since the epoch. size: bytes. exit_code: None while it has no summary. broken: the fault of its
-    documents as text, or None. stopping: hosts on which a process still stops it, because they did not answer."""
+    """Describes a run. state: "done", "failed", "stopped", or one of the following. "unknown": its end on some hosts is
+    not known. "followed": a process here writes to its folder. "unattended": it was detached, and no process here
+    coordinates it any more. "queued": its job waits in the queue. "open": it has no summary, and no process here
+    follows it. started: seconds since the epoch. size: bytes. exit_code: None while it has no summary. broken: the
+    fault of its documents as text, or None. stopping: hosts that did not answer, so that a process still tries to stop
+    the run there."""
 
     run: str
     state: str
@@ -58,7 +60,7 @@ def local_runs(runs_dir: Path) -> list[LocalRun]:
 
 
 def _each(runs_dir: Path, read: Callable[[Path], T]) -> Iterator[T]:
-    """Yields read(folder) for each run, except those that are pruned meanwhile."""
+    """Yields read(folder) for each run, except runs that are pruned meanwhile."""
     for folder in _folders(runs_dir):
         with suppress(FileNotFoundError):
             yield read(folder)
@@ -84,7 +86,7 @@ def names(runs_dir: Path) -> list[str]:
 
 
 def last_begun(runs_dir: Path) -> str | None:
-    """Returns the run that began last here, by the link `latest` and not by the clock."""
+    """Returns the run that began last here, or None. The link `latest` decides, not the clock."""
     with suppress(OSError):
         link = runs_dir / LATEST
         if own.is_mine(link.lstat().st_uid, link, runs_dir) and is_run_id(name := os.readlink(link)):
@@ -94,9 +96,9 @@ def last_begun(runs_dir: Path) -> str | None:
 
 # -- the run that an argument means -----------------------------------------------------------------------------
 def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> str:
-    """Returns the run that an argument names: an id, "latest" (of those here), a name (its newest run), a unique
-    prefix. here: runs that have a folder here, as names() returns them. others: runs that nodes report, newest first.
-    Raises UsageError."""
+    """Returns the run that an argument names. argument: an id, "latest" (the first of `here`), a name (its newest run),
+    or the beginning of one id only. here: runs that have a folder here, as names() returns them. others: runs that
+    nodes report, newest first. Raises UsageError if no run, or more than one, matches."""
     run_ids = [*dict.fromkeys((*here, *others))]
     if not argument:  # from an unset variable; as a prefix, it would match every run
         raise UsageError("RUN is empty", hint="'fleet ps --all' lists them; 'latest' is the newest")
@@ -123,7 +125,7 @@ def choose(argument: str, here: Sequence[str], others: Iterable[str] = ()) -> st
 
 
 def run_named(argument: str, here: Sequence[str]) -> str | None:
-    """Returns the run as choose() does; None if the argument names none."""
+    """Returns the run as choose() does. Returns None if choose() raises UsageError."""
     try:
         return choose(argument, here)
     except UsageError:
@@ -131,13 +133,15 @@ def run_named(argument: str, here: Sequence[str]) -> str | None:
 
 
 def no_such_rank(run_id: str, requested: Iterable[int], known: Iterable[int]) -> UsageError:
+    """Returns the error that a run lacks ranks that the user named."""
     return UsageError(
         f"run {run_id} has no {ranks_text(sorted(requested))}", hint=f"it has {ranks_text(sorted(known))}"
     )
 
 
 def is_part_of_name(argument: str, run_id: str) -> bool:
-    """Returns whether the argument is only the beginning of the run's name. Then it may also be the name of a file."""
+    """Returns whether the argument is only the beginning of the run's name. The user may then mean a file of that
+    name."""
     name = run_name(run_id) or run_id
     return name.startswith(argument) and argument != name
 
@@ -153,13 +157,14 @@ def passed_over(runs_dir: Path) -> list[str]:
 
 
 def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yields (a folder with a run's name, why fleet does not read it or None)."""
     if own.own_folder(runs_dir, OPTION):
         for path in filter(lambda path: is_run_id(path.name), runs_dir.iterdir()):
             try:
                 why = own.foreign(path)
                 if why is None:
                     (path / "events.jsonl").lstat()
-            except (FileNotFoundError, NotADirectoryError):  # no run, or pruned meanwhile
+            except (FileNotFoundError, NotADirectoryError):  # it is no run, or was pruned meanwhile
                 continue
             except PermissionError:
                 why = "cannot be entered"
@@ -167,14 +172,14 @@ def _looked_at(runs_dir: Path) -> Iterator[tuple[Path, str | None]]:
 
 
 def _started(folder: Path, plan: Mapping[str, Any]) -> float:
-    """Returns the time of a run's start. plan: its run.json."""
+    """Returns the time of a run's start, in seconds since the epoch. plan: its run.json."""
     started = stored(Time, plan, "started")
     return (folder / "events.jsonl").stat().st_mtime if started is None else started
 
 
 def prunable(runs: list[LocalRun], keep: int, days: float, max_size: float | None = None) -> list[LocalRun]:
     """Returns the runs to remove: runs that are over, are not among the newest `keep`, and are older than `days`.
-    max_size: only the oldest of these, until all other runs together have at most so many bytes."""
+    max_size: returns only the oldest of these, so many that all other runs have at most `max_size` bytes."""
     over = [run for run in runs if run.exit_code is not None and run.state != "followed" and not run.stopping]
     old = [run for run in over[keep:] if time.time() - run.started > days * DAY]
     if max_size is None:
@@ -213,7 +218,8 @@ def prune(run: LocalRun) -> list[str]:
 
 def clear(path: Path, hosts: Collection[str] = (), is_own: Callable[[str], object] = OF_A_RUN.fullmatch) -> list[Path]:
     """Removes fleet's own files and the hosts' folders, then the folder if it is empty. Returns the paths that are
-    left. Follows no link. is_own: returns whether a file of that name is fleet's."""
+    left. Follows no link. hosts: the names of the hosts' folders. is_own: returns whether a file of that name is
+    fleet's."""
     left = list[Path]()
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         folder = entry.is_dir(follow_symlinks=False)
@@ -234,8 +240,9 @@ def platform_of(path: Path) -> str | None:
 
 
 def read_run(path: Path) -> LocalRun:
+    """Returns the description of the run that has this folder."""
     known = RunState(path)
-    is_followed = known.followed  # read first: the leader writes the summary before it releases the lock
+    is_followed = known.followed  # read before the summary: a leader writes that before it releases the lock
     plan, summary, broken = documents_of(path)
     code = summary.get("exit_code")
     state = (

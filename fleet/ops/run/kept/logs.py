@@ -2,7 +2,7 @@
 
 Log files only grow, by the bytes that ranks wrote. Their sizes are the offsets at which following continues after a
 lost connection. So no other record is needed, except for gaps: bytes that the node no longer had (--max-log). For each
-gap there is a line in the log, and GAPS has its size."""
+gap there is a line in the log, and the file GAPS has the gap's size."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class NodeLogs:
         self._look()
 
     def _look(self) -> None:
+        """Makes the folder, and reads the sizes and the gaps of its logs."""
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(0o700, parents=True, exist_ok=True)
             if (why := own.foreign(folder)) is not None:  # logs would be written through a link, or for another user
@@ -52,6 +53,7 @@ class NodeLogs:
         self._sizes = {name: size + self._after.get(name, 0) for name, size in found.items()}
 
     def sizes(self) -> dict[str, int]:
+        """Returns log -> the offset up to which this machine has it."""
         return dict(self._sizes)
 
     def skip(self, name: str, offset: int) -> None:

@@ -1,5 +1,5 @@
 """Reads a host's metrics.jsonl in a run's folder, which has a sample every few seconds. Other programs may have changed
-such a file, and it may be large. So the time and memory for it are bounded, whatever it holds."""
+such a file, and it may be large. So the time and memory for reading it are bounded, whatever it holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.own import open_own
 from fleet.protocol.messages.samples import Sample
 from fleet.rules.slow_host import Fold, folded, mean
 
-POINTS = 300  # of a plot, at most
+POINTS = 300  # the most points of a plot
 WHOLE_BYTES, SAMPLES = 1 << 20, 4000  # of a larger file, only so many samples are read
 MOST_LINE = 1 << 17
 Point = Mapping[str, float]  # "time", and those names of KINDS whose values are known
@@ -31,7 +31,8 @@ AT_ONCE: dict[str, Fold] = {**KINDS, **dict.fromkeys(("power", "received", "sent
 
 
 def read_metrics(path: Path, since: float, until: float) -> tuple[list[Point], int]:
-    """Returns (at most POINTS points of a file, in the order of time; the number of its samples outside that time)."""
+    """Returns (at most POINTS points of a file, in the order of time; the number of its samples before `since` or after
+    `until`). Both are in seconds since the epoch."""
     found: list[Point] = []
     odd = 0
     with suppress(OSError), open_own(path) as file:
@@ -53,7 +54,7 @@ def sample_of(line: bytes) -> Sample | None:
 
 
 def means(points: Sequence[Point]) -> Point:
-    """Returns the mean, the maximum or the minimum of each value, as KINDS defines it."""
+    """Returns one point for several: of each value the mean, the maximum or the minimum, as KINDS defines it."""
     return _known({name: [point.get(name) for point in points] for name in KINDS}, KINDS)
 
 
@@ -90,6 +91,7 @@ def _point(sample: Sample) -> Point:
 
 
 def _known(values: Mapping[str, Sequence[float | None]], kinds: Mapping[str, Fold]) -> Point:
-    """Returns for each name its known values as one. Names without known values are left out."""
+    """Returns one value for each name, which `kinds` makes of the known values. Leaves out names without known
+    values."""
     found = {name: folded(kinds[name], each) for name, each in values.items()}
     return {name: value for name, value in found.items() if not isnan(value)}

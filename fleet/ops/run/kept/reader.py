@@ -1,4 +1,4 @@
-"""Reads new parts of a run's folder: of its logs, as Output events, and of its events."""
+"""Reads the new parts of a run's folder: of its logs, which become Output events, and of its events.jsonl."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ E = TypeVar("E", bound=RunEvent)
 CHUNK = 1 << 20
 POLL_SECONDS = 0.1
 MOST_EVENTS = 1 << 28  # bytes of the file; fleet writes no larger one
-HUSHED = (RunOver, NodeStarted, Cleaned, Notifies, Submitted, Version)  # shown otherwise, or not at all
-MOST_LINE = 1 << 20  # of an event; a longer line is none
+HUSHED = (RunOver, NodeStarted, Cleaned, Notifies, Submitted, Version)  # not shown, or in another way
+MOST_LINE = 1 << 20  # bytes of a line; a longer one is no event
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ def _noticed(line: bytes) -> Notice | None:
 
 @dataclass
 class Reader:
-    """Emits new parts of the log files in a run's folder. begins: host -> log -> the offset to begin at; hosts that it
-    lacks are left out; None: all logs begin at 0. only: hosts; None: all."""
+    """Emits new parts of the log files in a run's folder. begins: host -> log -> the offset to begin at; hosts that are
+    not in it are not shown; None: all logs begin at 0. only: the hosts to show; None: all. offsets: (first path, inode)
+    of a log -> the offset up to which it was shown."""
 
     folder: Path
     request: Logs
@@ -93,9 +94,9 @@ class Reader:
         for path in sorted(self.folder.glob("*/*"), key=_in_rank_order):
             if is_log(path.name) and self._wants(path):
                 with suppress(FileNotFoundError):  # set aside just now
-                    here[path] = path.lstat().st_ino  # the same log of another attempt is another file
+                    here[path] = path.lstat().st_ino  # in another attempt, this path is another file
         gone = sorted(self.offsets.keys() - here.items(), key=lambda file: _in_rank_order(file[0]))
-        moved = [self._finish(*file) for file in gone]  # the end of an attempt comes before the next one
+        moved = [self._finish(*file) for file in gone]  # the rest of an attempt is shown before the next attempt
         moved += [self._show(path, (path, inode)) for path, inode in here.items()]
         if self.begins is not None:  # logs of a later attempt are shown from their beginning
             self.begins = dict.fromkeys(self.begins, {})
@@ -138,8 +139,8 @@ class Reader:
 
 
 class Onlooker:
-    """Emits new parts of the folder of a run that another process coordinates. request: its tail is 0 for output from
-    now on, None for all output."""
+    """Emits new parts of the folder of a run that another process coordinates. request.tail: 0 shows output from now
+    on, None shows all output."""
 
     def __init__(self, folder: Path, request: Logs, emit: Callable[[Event], object]) -> None:
         self._events, self._reader, self._emit = NewEvents(folder / "events.jsonl"), Reader(folder, request, emit), emit

@@ -12,8 +12,8 @@ from fleet.model import Host, Node
 from fleet.protocol.messages.run import About, Verdict
 from fleet.requests.launch import Launch
 
-# seconds between SIGTERM and SIGKILL, after a failure and after a user's stop. The latter is torchrun's own: ranks may
-# save their work in it
+# seconds between SIGTERM and SIGKILL, after a failure and after a user's stop. The latter is torchrun's own value:
+# ranks may save their work in that time
 GRACE, STOP_GRACE = 10.0, 30.0
 
 
@@ -22,10 +22,11 @@ class RunRecord:
     """Describes a run to the process that follows it.
 
     nodes: in node-rank order. logs: the run's folder on this machine. about: how the nodes describe the run. lease:
-    seconds that it goes on without a head, None: for ever. grace: seconds between SIGTERM and SIGKILL after a failure,
-    when peers may hang. node_timeout: seconds of silence until a node is lost. unknown: hosts whose part of the run is
-    not known here. hosts_without_run: those of them that answered. stop_reason: why a head stopped it, if it is
-    over. verdict: how it ended, once that is decided. term: the number of its coordinator, counted from 1."""
+    seconds that the run goes on without a head, None: for ever. grace: seconds between SIGTERM and SIGKILL after a
+    failure, when peers may hang. node_timeout: seconds of silence until a node is lost. unknown: hosts whose part of
+    the run is not known here. hosts_without_run: those of `unknown` that answered. stop_reason: why a head stopped the
+    run, if it is over. verdict: how the run ended, once that is decided. term: the number of the run's coordinator,
+    counted from 1."""
 
     run_id: str
     nodes: tuple[Node, ...]
@@ -76,7 +77,7 @@ class RunRecord:
 
 
 def about_of(hosts: Mapping[str, tuple[int, int]], **fields: Any) -> About:
-    """Returns the nodes' description of a run. hosts: name -> (first rank, number of ranks). fields: others of
+    """Returns the nodes' description of a run. hosts: name -> (first rank, number of ranks). fields: other fields of
     About."""
     about: About = {
         "engine": "engine",
@@ -99,8 +100,8 @@ def about_of(hosts: Mapping[str, tuple[int, int]], **fields: Any) -> About:
 
 
 def host_elsewhere(host: Host) -> Host:
-    """Returns the host for a process with another current folder. It has no variables: only ranks may get their
-    values."""
+    """Returns the host for a process with another current folder. The host has no variables, because only ranks may get
+    the values of variables."""
     key = host.identity_file
     if key is not None and not key.startswith("~"):
         key = str(Path(key).absolute())

@@ -1,6 +1,6 @@
-"""Follows a run to its end, attempt by attempt. If another attempt may follow a failure (see Course), the nodes report
-whether processes of the last attempt are left. Then they are started again, by the code of the first start. The run
-keeps its id.
+"""Follows a run to its end, attempt by attempt. If another attempt may follow a failure (see begin.Course), the nodes
+report whether processes of the last attempt are left. Then each node's part is started again, by the same functions as
+for the first attempt. The run keeps its id.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def follow_run(
 ) -> Report:
     """Follows a run to its end, attempt by attempt, and writes summary.json. waiting: host -> the program that started
     its part. run: the Run of the present attempt, if there is one already. ended: the present attempt, if it is over;
-    `course` then describes the next one. decides: no coordinator starts another attempt, although this process does not
-    coordinate the run. Without it, the run is left if another attempt may follow. leads: this process coordinates
-    it."""
+    `course` then describes the next one. leads: this process coordinates the run. decides: this process may decide on
+    the run's end although it does not coordinate it, because no coordinator starts another attempt. If both are False,
+    it leaves the run after an attempt that another one may follow."""
     read_all()
     nodes: dict[str, Host] = {}  # hosts of all attempts, those of the last one first
     last: Run | None = None
-    restarts = restarts_of(read_object(folder.path / RUN))  # those by other processes so far
+    restarts = restarts_of(read_object(folder.path / RUN))  # earlier ones, by other processes
     while True:
         if ended is None:
             began = runtime.clock.monotonic()
@@ -79,7 +79,7 @@ def follow_run(
                 run.runtime = runtime
                 report = run.follow()
             lasted = runtime.clock.monotonic() - began
-            # all heads send the run's end to its nodes in one order, and the first one's verdict counts
+            # each head sends the run's end to the nodes in the same order; the verdict that the first node has counts
             nodes = {host.name: host for host in record.hosts} | nodes
             after = course and course.after(report, lasted) if run.leads and run.gang.verdict is None else None
             if after is None and not (decides or run.may_decide(report)):
@@ -210,8 +210,9 @@ def _not_again(
     runtime: Runtime,
     last: Run | None,
 ) -> Report:
-    """Returns the report of the last attempt, after which no other could begin, by the present state of its nodes.
-    last: that attempt, if this process followed it."""
+    """Records the end of the run on its nodes, because no attempt could follow the last one. Returns the report of the
+    last attempt, with the verdict that counts. error: why no attempt could begin; an Interrupted makes the verdict a
+    stop. last: the last attempt, if this process followed it."""
     verdict = report.read(RunSummary).end
     assert verdict is not None
     if by_hand := isinstance(error, Interrupted):

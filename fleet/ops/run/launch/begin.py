@@ -1,6 +1,7 @@
-"""Begins another attempt of a run. The nodes report whether processes of the last attempt are left, and are started
-again, by the code of the first start. A Course holds the data for that. The process that planned the run has it, and
-passes it to the process that continues after it. Each attempt has a port, and so a store, of its own."""
+"""Begins another attempt of a run. The nodes report whether processes of the last attempt are left. Then their parts
+are started again, by the code of the first start. A Course holds the data for that. The process that planned the run
+has the Course, and passes it to the process that coordinates the run after it. Each attempt has a port of its own, and
+so a store of torch of its own."""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel
 from fleet.transport.program import Program, first_message
 
-RETRY_SECONDS = 0.5
-CONNECT_SECONDS = 10.0  # after the pause: a busy host that refuses a first connection has so long
+RETRY_SECONDS = 0.5  # between two tries to connect to a host
+CONNECT_SECONDS = 10.0  # after the pause: so long a busy host may refuse connections
 BETWEEN = f"{INTERRUPTED} between two attempts"
 STOPPED_MEANWHILE = f"{INTERRUPTED}: 'fleet stop', between two attempts"
 
 
 @dataclass(frozen=True)
 class Course:
-    """Holds the state of a run's restarts. plan: of the present attempt. restarts, quick: see Attempts. lost: the hosts
-    that spares replace in it."""
+    """Holds the state of a run's restarts. plan: of the present attempt. restarts, quick: see Attempts. lost: host ->
+    error; spares replace these hosts in this attempt."""
 
     plan: Plan
     restarts: int = 0
@@ -49,8 +50,8 @@ class Course:
     lost: Failed = field(default_factory=dict)
 
     def after(self, report: Report, lasted: float) -> Course | None:
-        """Returns the Course of the attempt that follows one with this report, which lasted so many seconds; None if
-        none follows."""
+        """Returns the Course of the next attempt; None if no attempt follows. report, lasted: the report of the attempt
+        that ended, and its seconds."""
         lost, plan = lost_hosts(report), replace(self.plan, attempt=self.plan.attempt + 1)
         after = self.attempts.after(
             report.read(RunSummary).end, len(lost), len(plan.spares), lasted, plan.request.least
@@ -68,8 +69,8 @@ class Course:
 
 @dataclass(frozen=True)
 class Ended:
-    """Holds an attempt that is over, and after which another one follows. restart: the fields of the reported
-    restart."""
+    """Holds the report of an attempt that another attempt follows. restart: the fields of the Restart event; {} if none
+    was emitted."""
 
     report: Report
     restart: dict[str, Any]
@@ -83,8 +84,8 @@ def begin(
     course: Course, last: RunRecord, folder: RunFolder, runtime: Runtime
 ) -> tuple[Plan, RunRecord, Mapping[str, Program]]:
     """Starts the attempt. Returns its plan, its record, and the program that waits on each node. Spares replace hosts
-    on which it cannot begin. Raises FleetError if there are too few hosts, and Interrupted if the user stops the
-    run."""
+    on which the attempt cannot begin. Raises FleetError if too few hosts are left. Raises Interrupted if the user stops
+    the run."""
     if runtime.cancel.is_set():
         raise Interrupted(BETWEEN)
     plan, until = course.plan, runtime.clock.monotonic() + course.attempts.pause
@@ -139,8 +140,8 @@ def _begin(
 
 def check(plan: Plan, last: RunRecord, sessions: Sessions, until: float, waiting: ExitStack) -> Plan:
     """Checks that every host can be reached and that nothing of earlier attempts is left. Returns the plan with a free
-    port. until: the nodes wait until then, by the runtime's clock. waiting: the nodes know of the run until it is
-    closed. Raises Left or Interrupted as soon as the user requests that."""
+    port. until: when the nodes' pause ends, by the runtime's clock. waiting: until it is closed, the nodes know of the
+    run. Raises Left as soon as the user detaches. Raises Interrupted as soon as the user stops the run."""
     runtime, first, ports = sessions.runtime, plan.hosts[0].name, plan.ports
     hurry = Cancel()
     for latch in (runtime.cancel, runtime.detach):

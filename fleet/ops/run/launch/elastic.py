@@ -1,8 +1,8 @@
 """Handles lost and returning nodes of elastic runs (`--nnodes MIN:MAX`).
 
-torchrun's agents agree on the nodes that take part. A lost node does not stop the run while at least MIN are left; its
-agent is started again when its host answers. Ranks would notice a lost peer only after half an hour. So fleet ends
-them, and their agents start them again without it.
+torchrun's agents agree on the nodes that take part. A lost node does not stop the run while at least MIN nodes are
+left. The lost node's agent is started again when its host answers. The other nodes' ranks would notice the loss only
+after half an hour. So fleet ends these ranks, and their agents start them again without the lost node.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from fleet.transport.base import Cancel, Session
 from fleet.transport.program import Program, call, first_message
 
 RETRY_SECONDS = 2.0
-OVER = {"op": "over"}  # sent when all ranks ended with 0; else the launchers end by themselves
-NO_ENTRY = ("auth", "host-key", "unknown-host-key")
+OVER = {"op": "over"}  # a request, sent when all ranks ended with 0; in other cases launchers end by themselves
+NO_ENTRY = ("auth", "host-key", "unknown-host-key")  # errors at the login: the host answers
 
 
 class Elastic:
-    """Handles lost nodes of an elastic run. plan: needed to start one again; None if another head launched the run.
+    """Handles lost nodes of an elastic run. plan: is needed to start a lost node again; None if another head launched
+    the run.
 
-    followers, post and `notify` are the run's. `watch` and `back` are called in its loop.
+    followers, notify and post belong to the Run of loop.py, whose loop calls `watch` and `back`.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Elastic:
                 return
 
     def _start(self, host: Host, session: Session) -> Program:
-        """Starts a host's part again, after its last one has ended there and its logs are here."""
+        """Starts a host's part again, after the last part has ended there and the logs of that part are here. Returns
+        the program that started it."""
         last = self._attempts[host.name]
         ready: run_specs.ReadySpec = {"run": self._record.run_id, "attempt": last + 1, "ports": []}
         with Program(session, "run.ready", ready) as pause:
@@ -163,14 +165,14 @@ class Elastic:
             self.plan = self.plan.refine(known, (world.master_addr, world.master_port))
 
     def _fetch(self, host: Host, attempt: int) -> None:
-        """Fetches the rest of the logs of its last part."""
+        """Fetches the rest of the logs of a host's last part. attempt: its number."""
         spec: run_specs.FollowSpec = {"run": self._record.run_id, "offsets": {}, "attempt": attempt, "once": True}
         timeout, emit = self._record.node_timeout, self._runtime.emit
         how = FollowOptions(spec, self._runtime.transport, emit=emit, node_timeout=timeout, clock=self._clock)
         fetch([host], self._folder, how, lambda _: self._cancel.is_set())
 
     def back(self, host: str, follower: Follower) -> None:
-        """Takes a host back. follower: of its new part."""
+        """Takes a host back. follower: follows its new part."""
         self._gang.back(host)
         self._followers[host] = follower
         follower.start()

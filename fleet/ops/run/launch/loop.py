@@ -42,7 +42,8 @@ TICK, JOIN_SECONDS = 0.5, 5.0
 
 
 class Run:
-    """Follows a run that any process has started. plan: the plan, if this machine made it."""
+    """Follows a run that any process has started. waiting: host -> the program there that waits to start run.follow.
+    plan: None unless this machine made the plan. leads: this process coordinates the run."""
 
     def __init__(
         self,
@@ -56,15 +57,15 @@ class Run:
         self.record, self.folder, self.runtime, self._clock = record, folder, runtime, runtime.clock
         parts = {node.host.name: (node.node_rank, node.ranks) for node in record.nodes}
         self.gang, self._plan = gang_of(parts, record.about["least"]), plan
-        self.leads = leads or plan is not None  # without that, it leaves the run to its coordinator
-        self._superseded = False  # by a coordinator elsewhere
+        self.leads = leads or plan is not None  # False: another process decides for the run
+        self._superseded = False  # True: another process coordinates the run now
         self.logs: dict[str, NodeLogs] = {host.name: folder.node(host.name) for host in record.hosts}
         self.incomplete: list[str] = []
-        # not a SimpleQueue: a signal handler that outlasts get()'s timeout makes that one wait for good
+        # no SimpleQueue: its get() waits for ever if a signal handler takes longer than the timeout
         self._events: queue.Queue[FollowEvent | None] = queue.Queue()
         self._undo = [latch.on_set(lambda: self._events.put(None)) for latch in (runtime.cancel, runtime.detach)]
         self.gang.verdict = record.verdict
-        # the known end counts, in whatever order messages are received
+        # an end that is known already counts, whatever messages are received first
         if known := record.verdict or record.stop_reason:
             self.gang.stop(known, self._clock.time())
         self.gang.unknown = set(record.unknown)
@@ -115,11 +116,11 @@ class Run:
         )
         follower = Follower(host, self.logs[host.name], how, waiting)
         if self.record.lease is None and self.leads:
-            follower.detach()  # a node is started with a lease
+            follower.detach()  # every node starts with a lease; this removes it
         return follower
 
     def follow(self) -> Report:
-        """Follows this attempt until it ends, or the user detaches. In the latter case it may be called again."""
+        """Follows this attempt until it ends or the user detaches. After a detach, follow() may be called again."""
         for host, why in (self.plan.absent if self.plan else {}).items():
             if host in self.gang.nodes and host not in self.gang.absent:
                 self.gang.absent.add(host)
@@ -162,15 +163,15 @@ class Run:
         return replace(report, answer=replace(report.read(RunSummary), used=used, slow=slow))
 
     def may_decide(self, report: Report) -> bool:
-        """Returns whether this process may decide on the run's end: it coordinates the run, or no other attempt can
-        follow."""
+        """Returns whether this process may decide how the run ended. It may if it coordinates the run, or if no other
+        attempt can follow."""
         draft = report.read(RunSummary).end
         well = draft is not None and draft["first"] is None
         return well or self.leads or not self.record.restartable or self.gang.verdict is not None
 
     def conclude(self, report: Report, nodes: Mapping[str, Host]) -> Report:
-        """Sends the verdict to all nodes, unless they have it. Returns the report. report: that of the last attempt.
-        nodes: the hosts of all attempts."""
+        """Sends the verdict to all nodes, unless they have it. Returns the final report. report: the one of the last
+        attempt. nodes: the hosts of all attempts, by name."""
         verdict = report.read(RunSummary).end
         if verdict is not None and self.record.verdict is None:
             away = {*self.gang.unknown, *self.gang.absent, *(host.name for host in self._stopping.left)}

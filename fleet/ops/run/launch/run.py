@@ -36,8 +36,8 @@ def run(draft: Plan, runtime: Runtime) -> Report:
     """Launches the run, and returns the report of its end. Raises PreflightError or ConnectError if nothing was
     started.
 
-    runtime.cancel: if it is set once, all ranks are stopped, with a grace period. Set twice, it kills them. Set three
-    times, it leaves the nodes alone. An exception of runtime.emit stops the run, too, and is raised after its end."""
+    runtime.cancel: set once, it stops all ranks, with a grace period. Set twice, it kills them. Set three times, it
+    ends the wait for the nodes. An exception of runtime.emit stops the run, too, and is raised after the run's end."""
     faults: list[Exception] = []
 
     def emit(event: Event) -> None:
@@ -69,7 +69,8 @@ def run(draft: Plan, runtime: Runtime) -> Report:
 
 
 def claim(plan: Plan) -> RunFolder:
-    """Holds and returns the folder of a run that was submitted to a queue. Its contents stay."""
+    """Returns the folder of a run that was submitted to a queue, and holds its lock. Removes the summary of an earlier
+    attempt from it. Raises UsageError if the run has ended."""
     folder = RunFolder.open(plan.request.runs, plan.run_id)
     if not folder.held and not folder.hold(HANDOVER_SECONDS):
         raise led_already(folder)
@@ -82,13 +83,13 @@ def claim(plan: Plan) -> RunFolder:
 
 
 def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> Report:
-    """Runs one try of a launch. Raises Occupied if another run uses its hosts, and the request is to wait. Then it
-    removes the run's folder, unless ranks may still run on a host."""
+    """Tries once to launch the run. line: is closed as soon as ranks run. Raises Occupied if the request is to wait,
+    and another run uses the hosts. Before that, removes the run's folder, unless ranks may still run on a host."""
     hosts, run_id, runs_dir = len(draft.hosts) + len(draft.spares), draft.run_id, draft.request.runs
     inventory = draft.inventory
     out: dict[str, FleetError] = {}
     fanout.check_limits(hosts, hosts, FDS_PER_HOST)
-    own.own_folder(runs_dir, OPTION)  # before anything is sent
+    own.own_folder(runs_dir, OPTION)  # checked before anything is sent
     found = list[Notice]()
     sessions = Sessions(replace(runtime, emit=also_keeping(found.append, runtime.emit)))
 
@@ -141,7 +142,7 @@ def _run(draft: Plan, runtime: Runtime, turn: Turn | None, line: ExitStack) -> R
             from fleet.ops.run.launch.attempts import begin_with_spares
 
             sessions.close()
-            plan = replace(plan, request=replace(plan.request, wait=False))  # it has begun, so it waits no more
+            plan = replace(plan, request=replace(plan.request, wait=False))  # the run has begun, so it waits no more
             plan, record, waiting = begin_with_spares(plan, record, error, folder, runtime)
         else:
             for host, answer in started.items():

@@ -29,8 +29,8 @@ from fleet.rules.rule import Finding, Part, Want
 from fleet.rules.units import counted
 from fleet.rules.view import view
 
-DEADLINE_SECONDS = 20.0  # for the probe's steps on a node
-SCRIPT = "script-missing"
+DEADLINE_SECONDS = 20.0  # time limit of the probe's steps on a node
+SCRIPT = "script-missing"  # id of the rule about a script that is not on a node
 # with these findings no start can succeed, so the hint does not propose --no-preflight
 NEVER = frozenset((SCRIPT, "python-missing", "module-missing", "workdir-missing", "runs-folder"))
 
@@ -61,7 +61,7 @@ def _show_silenced(quiet: Sequence[Finding], emit: Emit) -> None:
 
 
 def _script_hint(plan: Plan) -> str | None:
-    """Returns a hint about a script that is on no node, if the current folder shows why."""
+    """Returns a hint about a script that is on no node; None if the current folder does not show why."""
     script, here, names = plan.job.script, Path(plan.request.cwd).absolute(), names_of(plan)
     for hint in filter(None, (missed(here, name) for name in names)):
         return hint
@@ -109,8 +109,8 @@ def late_findings(plan: Plan, host: str, facts: Mapping[str, Any]) -> list[Findi
 
 
 def want(plan: Plan, node: NodePlan, met: bool, here: HeadCode) -> Want:
-    """Returns what the plan requires of a host. If the command line sets the ranks, the inventory's slots do not
-    count."""
+    """Returns what the plan requires of a host. met: all nodes answered. here: the code on the head. If the command
+    line sets the number of ranks, the inventory's slots do not count."""
     host, job, chosen = node.host, plan.job, engine(plan.job.engine)
     by_slots = plan.request.ranks is None and plan.request.counted == "slots" and not chosen.ranks(job)
     ranks = None if by_slots else node.local_world_size
@@ -173,9 +173,9 @@ def refuse(
     taken: Collection[str] = (LIVE,),
     held: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
-    """Reports all findings. Raises an error if one of them forbids the start (PreflightError), or a host could not be
-    reached. With --wait it raises Occupied, and reports nothing, if only live runs forbid the start. taken: ids of
-    rules about live runs. held: (host, run) of these runs."""
+    """Reports all findings. Raises PreflightError if one of them forbids the start. Raises the error of a host that
+    could not be reached. With --wait, raises Occupied and reports nothing if only live runs forbid the start. errors:
+    host -> why it could not be reached. taken: ids of rules about live runs. held: (host, run) of these runs."""
     if any(isinstance(error, Interrupted) for error in errors.values()):
         raise Interrupted("interrupted in preflight; nothing was started")
     full = in_full(found)

@@ -26,7 +26,8 @@ def names_of(plan: Plan) -> list[str]:
 
 
 class HeadCode:
-    """Holds the code of the head for a plan. It is read once, and only if a node has delivered code."""
+    """Holds the code of the head for a plan. The code is read once, and only if a node has code that fleet
+    delivered."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -45,6 +46,7 @@ class HeadCode:
         return ids_around(Path(os.path.realpath(self._file.parent)))  # resolve() raises at a loop of links
 
     def is_ours(self, source: Mapping[str, Any]) -> bool:
+        """Returns whether the folder from which code was delivered is on this machine."""
         return folder_of(source["id"], self._ids) is not None
 
     def _last(self, source_id: str) -> tuple[bool, Delivered | None, int]:
@@ -55,8 +57,8 @@ class HeadCode:
         return root is not None, last, last.changed(root) if root and last else 0
 
     def compare_with_nodes(self, facts: Mapping[str, Mapping[str, Any]]) -> tuple[bool | None, list[str]]:
-        """Returns whether all nodes run the present code of this machine, or None if that is not known, and lines about
-        nodes with older code. facts: host -> facts of preflight."""
+        """Returns (whether all nodes have the present code of this machine, lines about nodes with older code). The
+        first is None if that is not known. facts: host -> facts of preflight."""
         last_of = cache(self._last)
         same, remarks = set[bool | None](), list[tuple[str, str]]()
         for host, code in ((host, each.get("code") or {}) for host, each in facts.items()):

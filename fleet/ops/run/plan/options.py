@@ -25,7 +25,8 @@ _BEFORE_COMMENT = re.compile(r"""(?:[^'"\\#]|(?<=\S)#|\\.#*|'[^']*'|"(?:[^"\\]|\
 
 
 def name_of(script: str, args: Sequence[str]) -> str:
-    """Returns the name of a run. If the script is an interpreter or a launcher, the script after it counts."""
+    """Returns the script after which a run is named. If `script` is an interpreter or a launcher, that is the script in
+    its arguments."""
     if not starts_another(script):
         return script
     module = next((args[at + 1] for at, arg in enumerate(args[:-1]) if arg == "-m"), script)
@@ -33,7 +34,8 @@ def name_of(script: str, args: Sequence[str]) -> str:
 
 
 def new_run_id(script: str, name: str | None, now: float | None = None, token: str | None = None) -> str:
-    """Returns `<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, with only characters that are safe in any file name."""
+    """Returns `<name or script stem>-YYYYMMDD-HHMMSS-<4 hex>`, with only characters that are safe in any file name.
+    token: the 4 hex digits."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stem_of(name or PurePosixPath(script).stem)}-{stamp}-{token or secrets.token_hex(2)}"
 
@@ -74,8 +76,8 @@ def read_env(
     """Returns (literal values, values that the node expands). --env replaces values of --env-file; --env-expand
     replaces both.
 
-    `K=V` is literal. `K` alone takes the head's value; it is an error if the head has none. Messages never hold a
-    value.
+    `K=V` is literal. `K` alone takes the value in `head`, the environment of this process. Raises UsageError if it has
+    none. No message shows a value.
     """
     values: dict[str, str] = {}
     for path in files:

@@ -50,7 +50,7 @@ def since_boot() -> list[Any]:
 
 def age(folder: RunFolder, started: float) -> float:
     """Returns the seconds since a run was started. Uses the time since boot if the run was started in the present boot
-    of this machine. started: by the time of day of its head; 0: unknown."""
+    of this machine. started: seconds since the epoch, by the clock of the head that started it; 0: unknown."""
     (boot, now), kept = since_boot(), read_object(folder.path / RUN).get("boot")
     if isinstance(kept, list) and kept[:1] == [boot] and isinstance(kept[-1], float):
         return float(now - kept[-1])
@@ -60,9 +60,9 @@ def age(folder: RunFolder, started: float) -> float:
 def write_origin(
     plan: Plan, record: RunRecord, folder: RunFolder, runtime: Runtime, inventory: Inventory
 ) -> Future[None]:
-    """Writes run.json at once. Then writes it again with the report of git, in a thread whose future is returned: git
-    runs while the nodes start, with its own deadline. Emits the differences from the run that this one repeats.
-    inventory: as it was before spares replaced hosts."""
+    """Writes run.json at once. A thread then adds the report of git, which has a deadline of its own, while the nodes
+    start. Returns the future of the thread. Emits the differences from the run that this one repeats. inventory: as it
+    was before spares replaced hosts."""
     written = document(plan, record, runtime.transport, inventory)
     repeats = plan.request.repeats
     before = read_object(plan.request.runs / repeats / RUN) if repeats else {}
@@ -77,7 +77,7 @@ def write_origin(
             if diff:
                 with open(folder.path / DIFF, "wb", opener=private) as file:
                     file.write(diff)
-            folder.amend(RUN, code=written["code"])  # the run may have been started again meanwhile
+            folder.amend(RUN, code=written["code"])  # a restart may have changed the file meanwhile
         except (OSError, FleetError) as error:
             runtime.emit(Notice("warning", f"{RUN} does not describe the code: {error}"))
         for text, hint in differences(before, written):
@@ -115,8 +115,8 @@ def document(plan: Plan, record: RunRecord, transport: Transport, inventory: Inv
 
 
 def _inventory(inventory: Inventory, used: tuple[Host, ...]) -> dict[str, Any]:
-    """Returns the inventory for run.json. hosts: also those that are not selected, as they may be gateways. selected,
-    used: in the form of -w."""
+    """Returns the inventory for run.json. "hosts" has hosts that are not selected, too, because they may be gateways.
+    "selected" and "used" are in the form of -w. "whole": the run could use all hosts with all devices."""
     source = Path(inventory.source)
     return {
         "source": str(source.absolute()) if source.exists() else None,
@@ -149,7 +149,7 @@ def _of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tupl
     if was is None and then.get("why"):
         return  # git reported nothing then
     apply = " && git apply " + quote(f"{before.get('logs')}/{then['diff']}") if then.get("diff") else ""
-    stash = "git stash && " if now.get("dirty") else ""  # a checkout keeps changes, to which a diff does not apply
+    stash = "git stash && " if now.get("dirty") else ""  # a checkout keeps local changes; no diff applies to these
     hint = f"to have it as it was: {stash}git checkout {_short(was)}{apply}" if was else None
     if was != is_:
         yield f"{where} is at commit {_short(is_)}, and was at {_short(was)}", hint
@@ -186,11 +186,12 @@ def versions(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def git_facts(folder: str, seconds: float = SECONDS) -> tuple[dict[str, Any], bytes]:
-    """Returns git's report on a folder, and the diff against its commit: b"" if there is none, or if it is too large.
+    """Returns (git's report on a folder, the diff against its commit). The diff is b"" if there is none, or if it is
+    too large.
 
-    folder: in which git ran. commit: its full id, None if there is none. branch: None if none is checked out. dirty:
-    whether tracked files have changed. untracked: the number of untracked entries. sha256: of the diff. why: the reason
-    why some values are not known."""
+    The fields of the report are: folder: the one in which git ran. commit: its full id, None if there is none. branch:
+    None if none is checked out. dirty: whether tracked files have changed. untracked: the number of untracked entries.
+    sha256: of the diff. why: the reason why some values are not known."""
     names = ("commit", "branch", "dirty", "untracked", "sha256", "why")
     code, diff, begun = {"folder": folder, **dict.fromkeys(names)}, b"", time.monotonic()
     try:

@@ -26,15 +26,15 @@ RECORDER = (
     ((2, 8), "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
 DUMPS, PIPE = "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
-RECORDED = "2000"  # calls of a rank: torch's own default
+RECORDED = "2000"  # the calls of a rank that are recorded: torch's own default
 PORTS = range(15000, 29500)  # below every system's ephemeral range, and not torch's own default 29500
 
 
 @dataclass(frozen=True)
 class Known:
-    """Holds the facts of a node after preflight. gpus, cpus: counts. address, interface: of its ranks. nccl: the
-    interface's name in NCCL's form. code: the state folder of a sync's delivery there, and its digest. seen: facts that
-    are kept in run.json."""
+    """Holds the facts of a node after preflight. gpus, cpus: counts. address, interface: those that its ranks use.
+    nccl: the interface's name in NCCL's form. code: the state folder of a sync's delivery there, and its digest. seen:
+    facts that are kept in run.json."""
 
     python: str | None = None
     gpus: int = 0
@@ -48,8 +48,8 @@ class Known:
 
 @dataclass(frozen=True)
 class NodePlan(Node):
-    """Plans one node's part. env: literal values; their names may be shown, their values never. container: its
-    image."""
+    """Plans one node's part. env: variable -> literal value; names may be shown, values never. env_expand: variable ->
+    text that the node expands. activate: the shell line before the start. container: the image."""
 
     start: Start
     env: Mapping[str, str]
@@ -82,8 +82,8 @@ class NodePlan(Node):
 
 def recorder(known: Known, given: Collection[str]) -> dict[str, str]:
     """Returns the variables by which torch's flight recorder writes into the run's folder. The node expands them.
-    Returns {} if the user has set one of them. The old names work in every version, but each rank warns about them
-    since 2.8."""
+    Returns {} if the user has set one of them. given: the user's variables. The old names work in every version of
+    torch, but since 2.8 each rank warns about them."""
     if not {DUMPS, PIPE}.union(*(names for _, *names in RECORDER)).isdisjoint(given):
         return {}
     found = re.match(r"(\d+)\.(\d+)", str((known.seen.get("torch") or {}).get("version")))
@@ -93,6 +93,7 @@ def recorder(known: Known, given: Collection[str]) -> dict[str, str]:
 
 
 def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str, Known]) -> list[Node]:
+    """Returns the nodes in the inventory's order, with their ranks. Raises UsageError if there are too few hosts."""
     hosts = inventory.hosts
     wanted = max(1, request.least or request.most or 1) + request.spares
     if (request.most or request.spares) and wanted > len(hosts):
@@ -112,13 +113,13 @@ def nodes_of(inventory: Inventory, job: Job, request: Launch, facts: Mapping[str
 
 
 def count_of(inventory: Inventory, request: Launch) -> int:
-    """Returns the number of nodes. The hosts after these are spares."""
+    """Returns the number of nodes. The inventory's hosts after the nodes are spares."""
     return len(inventory.hosts) - request.spares if request.most is None else request.most
 
 
 def ranks_on(host: Host, request: Launch, facts: Known | None) -> int:
-    """Returns the number of ranks of a host: --nproc-per-node, else its slots, else one per device, else 1. An unknown
-    number counts as 1."""
+    """Returns the number of ranks of a host. It is --nproc-per-node, if that is given. Otherwise it is the host's
+    slots. Without slots, there is a rank for each device, and at least one. An unknown number counts as 1."""
     if request.ranks is not None:
         return request.ranks
     gpus = len(host.devices) if host.devices is not None else (facts.gpus if facts else 0)
@@ -141,8 +142,8 @@ def counted_there(host: Host, job: Job, request: Launch) -> bool:
 
 
 def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
-    """Returns the request without a --master-addr that names node 0 by its inventory name, which other nodes need not
-    be able to resolve. Raises UsageError if it names another node. An IP address is left as it is."""
+    """Returns the request. Removes a --master-addr that is node 0's name in the inventory, because other nodes may not
+    be able to resolve that name. Keeps any other address. Raises UsageError for the name of another node."""
     first, address = nodes[0].host.name, request.master_addr
     if not address or ":" in address or address.replace(".", "").isdecimal():
         return request
@@ -157,23 +158,23 @@ def met_by_name(request: Launch, nodes: Sequence[Node]) -> Launch:
 
 
 def master_address(first: Host, request: Launch, nnodes: int) -> str:
-    """Returns the address at which ranks meet: --master-addr, else the data address of node 0; 127.0.0.1 for a run on
-    one node."""
+    """Returns the address at which ranks meet. It is --master-addr, if that is given. Otherwise it is 127.0.0.1 for a
+    run on one node, and the data address of node 0 for a run on several."""
     if request.master_addr:
         return request.master_addr
     return "127.0.0.1" if nnodes == 1 else first.data_address or first.address
 
 
 def candidate_ports(run_id: str, attempt: int = 0, count: int = 5) -> list[int]:
-    """Returns ports for an automatic --master-port, derived from the run id. So two runs rarely have the same ones, and
-    a plan always has the same ones. Each attempt has its own, at which no process of the last attempt listens."""
+    """Returns ports for an automatic --master-port, derived from the run id. Two runs rarely get the same ports, and a
+    plan always gets the same ones. Each attempt gets other ports, at which no process of the last attempt listens."""
     digest = hashlib.sha256((run_id + f"/{attempt}" * (attempt > 0)).encode()).digest()
     return [PORTS[int.from_bytes(digest[4 * i : 4 * i + 4], "big") % len(PORTS)] for i in range(count)]
 
 
 def node_rank_marker(argvs: Sequence[Sequence[str]], ranks: Sequence[str]) -> Callable[[Sequence[str]], list[str]]:
     """Returns a function that puts NODE_RANK into a command, if the engines' commands differ only in the node rank.
-    Else it changes nothing."""
+    Otherwise the function changes nothing."""
     for place, args in enumerate(zip(*argvs, strict=False)):
         stems = {arg.removesuffix(rank) for arg, rank in zip(args, ranks, strict=True)}
         if len(set(args)) > 1 and len(stems) == 1:

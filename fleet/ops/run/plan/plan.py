@@ -39,6 +39,7 @@ from fleet.rules.units import counted
 
 # every engine that starts ranks sets these for each rank
 RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+# variable that the engine sets -> the option by which the user sets it
 INSTEAD = {"MASTER_ADDR": "--master-addr", "MASTER_PORT": "--master-port", "CUDA_VISIBLE_DEVICES": "-w HOST:0,2"}
 # Launch.counted -> the devices by which ranks are counted
 COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu": "CPUs"}
@@ -46,10 +47,11 @@ COUNTED = {"slots": "GPUs", "gpu": "GPUs", "auto": "GPUs, or else CPUs,", "cpu":
 
 @dataclass(frozen=True)
 class Plan:
-    """Describes a whole run. attempt: the number of earlier starts. master_port is never 0: an automatic one is the
-    first candidate of the run id. spares: hosts that may replace a lost host. absent: nodes without which an elastic
-    run begins, and why. requested: the request before hosts were left out or replaced. typed: the typed command
-    line. contained: the transport itself starts its processes in the container."""
+    """Describes a whole run. facts: host -> facts of preflight. attempt: the number of earlier starts.
+    world.master_port is never 0: without --master-port it is the first candidate of the run id. spares: hosts that may
+    replace a lost host. absent: host -> why an elastic run begins without it. requested: the request before hosts were
+    left out or replaced. typed: the typed command line. contained: the transport starts all processes of the run in the
+    container; no supervisor does."""
 
     inventory: Inventory
     run_id: str
@@ -115,7 +117,7 @@ class Plan:
         return plan
 
     def lines(self) -> Iterator[Line]:
-        """Yields the lines for --dry-run: some for each host, the others once."""
+        """Yields the lines that --dry-run prints. A PerHost has a text for each host."""
         yield (
             f"run {self.run_id}: {counted(self.world.size, 'rank')}{' (a guess)' * bool(self.guessed)}, "
             f"engine {self.job.engine}, master {self.world.master}, logs in {self.request.runs / self.run_id}"
@@ -181,24 +183,25 @@ class Plan:
         )
 
     def whole(self) -> Plan:
-        """Returns the plan in which the spares take part."""
+        """Returns the plan in which the spares are nodes, too."""
         if not self.spares:
             return self
         return self._on((*self.hosts, *self.spares), len(self.nodes) + len(self.spares))
 
     def without(self, names: Collection[str]) -> Plan:
-        """Returns the plan in which spares replace these hosts. Node ranks still follow the inventory's order."""
+        """Returns the plan in which spares replace the hosts `names`. Node ranks still follow the inventory's order."""
         return self._on([host for host in (*self.hosts, *self.spares) if host.name not in names], len(self.nodes))
 
     def beginning_without(self, failed: Mapping[str, FleetError]) -> Plan:
-        """Returns the plan that begins without these hosts. They are put last, because they may join later and ranks
-        meet on the first node."""
+        """Returns the plan that begins without the hosts that failed. These are put last, because they may join later,
+        and because ranks meet on the first node. failed: host -> its error."""
         absent = {**self.absent, **failed}
         hosts = sorted(self.inventory.hosts, key=lambda host: host.name in absent)
         inventory = replace(self.inventory, hosts=tuple(hosts))
         return replace(self, inventory=inventory, absent=absent).refine(self.facts)
 
     def _on(self, hosts: Iterable[Host], nnodes: int) -> Plan:
+        """Returns the plan on these hosts. nnodes: the number of nodes; the other hosts are spares."""
         kept = {host.name for host in hosts}
         hosts = tuple(host for host in self.inventory.hosts if host.name in kept)
         least = self.request.least

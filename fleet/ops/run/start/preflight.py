@@ -25,7 +25,7 @@ from fleet.rules.neighbours import LIVE
 from fleet.rules.view import NOTABLE
 from fleet.transport.base import Cancel
 
-# facts that a run may depend on
+# facts that run.json records, because a run may depend on them
 KEPT = frozenset(
     ("hostname", "user", "os", "kernel", "arch", "glibc", "driver", "cuda_toolkit", "nccl_library", "cpu", "memory")
     + ("python", "packages", "torch", "deepspeed", "gpus", "script", "code")
@@ -75,7 +75,7 @@ def ask_all(plan: Plan, master: tuple[str, int], sessions: Sessions) -> tuple[di
         with on_failure(hurry.set):  # no host needs to wait for this one any more
             facts = ask(sessions.get(host), spec, sessions.runtime.cancel, hurry=hurry)
             if port_is_taken(facts):
-                hurry.set()  # the meeting has failed: no node needs to wait for it to its end
+                hurry.set()  # nodes cannot meet at this port: none needs to wait longer
         return facts
 
     return sessions.each(plan.hosts, connect_and_ask, "preflight")
@@ -127,6 +127,7 @@ def configs_of(args: Sequence[str]) -> list[str]:
 
 
 def known_of(facts: Facts) -> Known:
+    """Returns the facts of a node that its launch uses."""
     network, code = facts.get("network") or {}, facts.get("code")
     return Known(
         python=facts.get("python", {}).get("path"),

@@ -28,12 +28,13 @@ def lost_hosts(report: Report) -> Failed:
 
 
 def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
-    """Returns (the plan without the hosts that an error names, these hosts). Raises the error if too few are left."""
+    """Returns (the plan without the hosts that failed, host -> error of these hosts). error: names the hosts that
+    failed. Raises it if too few hosts are left."""
     hosts = error.hosts or ({error.host: error} if error.host else {})
     failed = {name: each for name, each in hosts.items() if each is not None}
     if isinstance(error, Interrupted) or not failed:
         raise error
-    if plan.request.least:  # a host that does not answer may join later; other errors stay
+    if plan.request.least:  # a host that does not answer may join later; any other error is raised
         after = plan.beginning_without(failed)
         if len(after.hosts) >= plan.request.least and all(isinstance(each, ConnectError) for each in failed.values()):
             return after, failed
@@ -43,8 +44,9 @@ def go_on(plan: Plan, error: FleetError) -> tuple[Plan, Failed]:
 
 
 def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tuple[Plan, T, Failed]:
-    """Runs `work` for hosts and spares. If hosts fail and enough remain, `work` compares the hosts again without them.
-    Returns (the plan that worked, the result of `work`, host -> error of those left out)."""
+    """Runs `work` for hosts and spares. If hosts fail and enough others remain, runs `work` again without the failed
+    hosts, because it compares hosts with each other. Returns (the plan that worked, the result of `work`, host -> error
+    of the hosts that were left out)."""
     out, emit, held = dict[str, FleetError](), runtime.emit, list[Event]()  # notices are held until `work` ended well
     while plan.spares or plan.request.least:
         runtime.emit = lambda event: held.append(event) if isinstance(event, Notice) else emit(event)
@@ -62,7 +64,7 @@ def with_enough(plan: Plan, runtime: Runtime, work: Callable[[Plan], T]) -> tupl
 
 
 def preflight_all(draft: Plan, sessions: Sessions) -> tuple[Plan, Failed]:
-    """Returns (the plan with the facts of hosts and spares, host -> error of those left out)."""
+    """Returns (the plan with the facts of hosts and spares, host -> error of the hosts that were left out)."""
     plan, whole, out = with_enough(draft, sessions.runtime, lambda each: preflight(each, sessions))
     if not draft.spares:
         return whole, out
@@ -80,6 +82,6 @@ def left_out(host: str, why: FleetError) -> str:
 
 
 def record_left_out(folder: RunFolder, host: str, why: FleetError, spare: str | None = None) -> Notice:
-    """Writes a line of events.jsonl. Returns the notice to print. spare: the host that takes its place."""
+    """Writes a line of events.jsonl. Returns the notice to print. spare: the host that takes the place of `host`."""
     text = left_out(host, why) + (f"; {spare} takes its place" if spare else "")
     return folder.notice("warning", text, LeftOut(kind=why.kind, spare=spare), host, why.hint)

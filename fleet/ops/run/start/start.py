@@ -34,16 +34,16 @@ from fleet.runtime import Runtime
 from fleet.transport.base import Cancel, Transport
 from fleet.transport.program import Program, call, last_message, text_of
 
-NOT_BEGUN = "not-begun"
+NOT_BEGUN = "not-begun"  # kind of the error of a node that did not start because the first node failed
 STOPPED_BEFORE = f"{INTERRUPTED}: 'fleet stop', before it began"
-VERDICT_SECONDS = 8.0  # for a node to record a verdict
-SETTLE_SECONDS = 10.0  # after the start, while ranks import their code, no sync replaces it
+VERDICT_SECONDS = 8.0  # time limit for a node to record a verdict
+SETTLE_SECONDS = 10.0  # no sync replaces the code for so long after the start, while ranks import it
 
 
 @contextmanager
 def step(runtime: Runtime, name: str, hosts: int, out: Sized = ()) -> Iterator[None]:
-    """Reports how long a step before the start of ranks took, and removes its progress line. out: hosts that were left
-    out in it."""
+    """Reports how long a step before the start of ranks took, and removes its progress line. out: hosts that the step
+    left out."""
     began = time.monotonic()
     yield
     hosts -= len(out)
@@ -65,7 +65,7 @@ def nothing_left(answer: run.Ready, host: Host) -> None:
 
 
 def part_of(node: NodePlan, record: RunRecord) -> run_specs.Part:
-    """Returns the description of a run that a node keeps for other heads."""
+    """Returns the description of the run that the node records, so that other heads can find and follow the run."""
     return {
         "host": node.host.name,
         "node_rank": node.node_rank,
@@ -108,8 +108,9 @@ def supervise_spec(plan: Plan, node: NodePlan, record: RunRecord) -> run_specs.S
 
 
 def contained(plan: Plan, transport: Transport) -> Plan:
-    """Returns the plan of a run that begins. A step of Slurm is started in the plan's container, with all that runs
-    there; elsewhere supervisors start containers. Raises UsageError for a folder that cannot be mounted."""
+    """Returns the plan, with `contained` set if the transport starts the container. Slurm does: the whole step runs in
+    the container. With other transports, supervisors start containers. Raises UsageError for a folder that cannot be
+    mounted."""
     request, contain = plan.request, getattr(transport, "contain", None)
     if contain is None or not request.container:
         return plan
@@ -127,8 +128,8 @@ def contained(plan: Plan, transport: Transport) -> Plan:
 
 
 def started(program: Program) -> run.Started | run.Neighbours:
-    """Returns the first message of a supervisor. Raises HostFailed if it did not start, Interrupted if `fleet stop`
-    forbade it."""
+    """Returns the first message of a supervisor. Raises HostFailed if the supervisor did not start. Raises Interrupted
+    if `fleet stop` had forbidden the start."""
     answer = last_message(program, run.Started | run.Neighbours | run.NotStarted, timeout=START_SECONDS)
     if answer["event"] != "failed":
         return answer
@@ -138,7 +139,8 @@ def started(program: Program) -> run.Started | run.Neighbours:
 
 
 def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str, run.Started]:
-    """Starts the supervisors. Returns host -> its "started" message. If one fails, stops the others, then raises."""
+    """Starts the supervisors. Returns host -> its "started" message. If a supervisor does not start, stops the others
+    and raises."""
     occupied: dict[str, list[run.LiveRun]] = {}
     # The first node listens for the others. A rank or agent of torch that connects too early tries again after 0.25 to
     # 0.75 s, and all wait for it. So the others start after the first node, and only if that started.
@@ -166,7 +168,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             raise PreflightError("another run is live there", host=host.name)
         return answer
 
-    # an interrupt does not cut off starts under way: a node whose state is not known could not be stopped for sure
+    # an interrupt does not break off starts under way: fleet could not be sure to stop a node in an unknown state
     answers, errors = sessions.each(plan.hosts, start, "start")
     errors = {name: error for name, error in errors.items() if error.kind != NOT_BEGUN}
     if errors or sessions.runtime.cancel.is_set():
@@ -175,7 +177,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
             host, error = max(errors.items(), key=lambda it: it[1].exit_code)
             end = run_end("failure", "another node did not start", error.exit_code, host, record.about["owner"])
         left = stop_all(plan, sessions, end)
-        if left:  # the run may have started there, and with --detach it needs no head
+        if left:  # the run may have started on these hosts, and with --detach it would go on without a head
             ends = stop_in_background(record, left, sessions.runtime, end)
             sessions.runtime.emit(Notice("warning", f"{fold(host.name for host in left)}: {ends}"))
         if sessions.runtime.cancel.is_set():
@@ -198,7 +200,7 @@ def start_all(plan: Plan, record: RunRecord, sessions: Sessions) -> Mapping[str,
 
 
 def stop_all(plan: Plan, sessions: Sessions, end: run.Verdict) -> list[Host]:
-    """Stops the run on all nodes. A supervisor that has not started yet is forbidden to. Returns the hosts that could
+    """Stops the run on all nodes. Forbids supervisors that have not started yet to start. Returns the hosts that could
     not be reached."""
     spec: run_specs.StopSpec = {"run": plan.run_id, "grace": 0.0, "reason": end["message"], "end": end}
     return _stop({**spec, "attempt": plan.attempt}, plan.hosts, sessions)[1]
@@ -210,7 +212,7 @@ def _stop(
     def stop(host: Host) -> run.Stopped:
         limit = (
             VERDICT_SECONDS if spec.get("verdict") else STOP_SECONDS
-        )  # a batch job at its time limit has few seconds
+        )  # a batch job at its time limit has few seconds left
         return call(sessions.get(host), "run.stop", spec, run.Stopped, timeout=spec["grace"] + limit)
 
     answers, errors = sessions.each(hosts, stop, "stop", Cancel())
@@ -221,8 +223,8 @@ def agree(
     run_id: str, verdict: run.Verdict, hosts: tuple[Host, ...], sessions: Sessions, attempt: int | None
 ) -> tuple[run.Verdict, list[Host]]:
     """Records a verdict on all nodes of a run that is over. If another head recorded one first, the first node's
-    verdict counts. Returns (the verdict that counts, hosts that could not be reached). attempt: see StopSpec; None: no
-    attempt follows."""
+    verdict counts. Returns (the verdict that counts, hosts that could not be reached). attempt: the last attempt to
+    stop; None: no other attempt may follow."""
     spec: run_specs.StopSpec = {
         "run": run_id,
         "grace": 0.0,

@@ -1,5 +1,5 @@
-"""Delivers code and packages to every node before its part begins, for `launch --sync` and `--wheels`. Refuses that if
-a live run is in the way."""
+"""Delivers code and packages to every node before its part begins, for `launch --sync` and `--wheels`. Refuses the
+delivery if a live run is in the way."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def deliver(plan: Plan, runtime: Runtime) -> None:
-    """Delivers code for --sync, and packages for --wheels, to every node. Raises the first host's error: nothing
-    starts."""
+    """Delivers code for --sync, and packages for --wheels, to every node. If it fails on a host, raises an error, so
+    that nothing is started."""
     packages = wheels_of(plan, plan.request.wheels) if plan.request.wheels else None  # raises before anything is sent
     refuse_live_runs(plan, runtime)
     if plan.request.sync:
@@ -55,7 +55,8 @@ def wheels_of(plan: Plan, source: str) -> WheelsPlan:
 
 
 def check_all(report: Report, runtime: Runtime) -> None:
-    # "held": the host did nothing, as another host failed
+    """Raises an error if the delivery failed on a host."""
+    # kind "held": the host did nothing, because another host failed
     errors = {r.host: r.error or HostFailed("sync failed there", host=r.host) for r in report.results if not r.ok}
     if errors := {it: error.but(host=it) for it, error in errors.items() if error.kind != "held"}:
         names = [r.host for r in report.results]
@@ -93,7 +94,8 @@ def loss_text(done: Synced) -> str:
 
 
 def refuse_live_runs(plan: Plan, runtime: Runtime) -> None:
-    """Raises an error if a live run uses the hosts, before its files are replaced. Preflight would refuse it, too."""
+    """Raises an error if a live run uses the hosts. Preflight would refuse the launch, too, but only after the files of
+    that run were replaced."""
     if plan.request.share or not plan.request.preflight:
         return
 

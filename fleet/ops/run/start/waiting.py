@@ -1,7 +1,7 @@
 """Makes a launch wait, for `launch --wait`, until the live runs on its hosts are over. If several launches of this
-machine wait for the same hosts, the first one starts first. Each has a file in ~/.fleet/waiting until its ranks run.
-Between machines, the nodes decide: if two runs start at once, the older one stays. The other one waits, in its old
-place."""
+machine wait for the same hosts, the first one starts first. Each launch has a file in ~/.fleet/waiting until its ranks
+run. Between launches of different machines, the nodes decide: if two runs start at once, the older run stays, and the
+other launch waits, in its old place."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from fleet.runtime import Runtime
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 20.0  # seconds between two looks at the hosts
 LINE_PAUSE = 1.0  # between two looks at the launches that came before
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20  # of the file of a place
 NAME = re.compile("[0-9]{9}-", re.ASCII)  # the number of a place, before the run's id
 
 Place = TypedDict("Place", {"who": Any, "run": str, "owner": str, "hosts": list[tuple[str, int, list[int] | None]]})
 
 
 class Turn:
-    """Holds a launch's place in the line. line: is closed when its ranks run. forestalled: why it could not start when
-    it was its turn. Raises FleetError."""
+    """Holds a launch's place in the line. line: is closed when the launch's ranks run, which removes the place.
+    forestalled: why the launch could not start in its turn. Raises FleetError if the file of the place cannot be
+    written."""
 
     forestalled: Occupied | None = None
 
@@ -50,8 +51,10 @@ class Turn:
         self._until = None if self._limit is True else runtime.clock.monotonic() + self._limit
 
     def wait_for_turn(self, plan: Plan, prepare: Callable[[Plan], Plan]) -> Plan:
-        """Prepares the plan when no earlier launch waits for its hosts, and no live run has them. After the time limit
-        of the request, live runs make preflight refuse it, as for any launch. Raises FleetError."""
+        """Waits until no earlier launch waits for the plan's hosts, and no live run uses them. Then returns
+        prepare(plan). After the time limit of the request it calls prepare() anyway, whose preflight refuses the launch
+        because of live runs. Raises PreflightError if an earlier launch still waits then. Raises Interrupted if the
+        user cancels."""
         runtime, until = self._runtime, self._until
         clock = runtime.clock
         shown: object = None
@@ -93,7 +96,8 @@ class Turn:
 
 def _look(plan: Plan, runtime: Runtime) -> ConnectError | None:
     """Checks the hosts without any report: first only for live runs, which costs less, then by preflight. Returns the
-    error if hosts do not answer. Raises Occupied, Interrupted. Ignores other errors, which prepare() raises again."""
+    error if hosts do not answer. Raises Occupied if live runs use them. Raises Interrupted if the user cancels. Ignores
+    other errors, because prepare() will raise them."""
     quiet = replace(runtime, emit=silent)
     try:
         with_enough(plan, quiet, lambda each: refuse_live_runs(each, quiet))
@@ -116,8 +120,8 @@ def _silent(error: ConnectError) -> dict[str, str]:
 
 def _line_up(plan: Plan, line: ExitStack) -> Callable[[], list[Place]]:
     """Takes the last place in the line. Returns a function that returns the earlier places of launches for any of these
-    hosts. It removes the places of dead processes. It ignores places of other machines, because it cannot know whether
-    their processes live."""
+    hosts. That function also removes the places of dead processes. It ignores places of other machines, because it
+    cannot know whether their processes live. line: removes the place when it is closed."""
     those = (*plan.hosts, *plan.spares)
     hosts = [(h.address, h.port or 22, None if h.devices is None else list(h.devices)) for h in those]
     mine: Place = {"who": myself(), "run": plan.run_id, "owner": whoami(), "hosts": hosts}

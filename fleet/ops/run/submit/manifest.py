@@ -22,8 +22,8 @@ from fleet.sources.kubernetes.manifest import KINDS, LABEL, text_of
 
 @dataclass(frozen=True)
 class ManifestPlan(RequestPlan[Manifest]):
-    """Holds the plan. objects: the objects of the manifest. files: files of variables for the Secret. here: names of
-    variables for the Secret from this environment."""
+    """Holds the plan. objects: the objects of the manifest. files: files of variables for the Secret of Kubernetes.
+    here: names of variables whose values the Secret takes from this environment."""
 
     objects: Sequence[Mapping[str, Any]]
     files: Sequence[Path]
@@ -35,7 +35,7 @@ class ManifestPlan(RequestPlan[Manifest]):
         made = [f"{each['kind'].lower()}/{name}" for each in self.objects]
         names = f"; printf '%s\\n' {join(self.here)}" if self.here else ""
         files = "".join(f" --from-env-file={quote(str(each))}" for each in self.files)
-        # kubectl takes the value of a name without '=' from its environment, so that no line has a value
+        # kubectl takes the value of a name without '=' from its environment, so that no typed line shows a value
         secret = f'(echo "{SECRET}=$(head -c 24 /dev/urandom | base64)"{names})'
         yield (
             "apply",
@@ -69,8 +69,8 @@ def plan_of(request: Manifest, files: Sequence[Path] = (), here: Sequence[str] =
 
 
 def _check(file: Path, taken: Mapping[str, str]) -> Iterator[str]:
-    """Yields the names in a file of variables. Raises UsageError if kubectl would read it otherwise than fleet does.
-    taken: names that are already used -> a text about their origin."""
+    """Yields the names in a file of variables. Raises UsageError if kubectl would read the file in another way than
+    fleet. taken: names that are already used -> a text about their origin."""
     text = read_given(file).decode("utf-8", "replace")
     lines = [line.lstrip().removesuffix("\r") for line in text.split("\n")]
     exact, counts = {*lines}, Counter(line.removeprefix("export ").partition("=")[0] for line in lines)

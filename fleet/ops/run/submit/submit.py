@@ -26,7 +26,7 @@ from fleet.requests.submit import Submit, of_line
 from fleet.runtime import Runtime
 from fleet.sources import SOURCES, no_hosts
 
-VARIABLES = "job.env"
+VARIABLES = "job.env"  # the file with the run's variables
 
 
 def plan_of(request: Submit) -> RequestPlan[Submit]:
@@ -43,9 +43,9 @@ def plan_of(request: Submit) -> RequestPlan[Submit]:
 
 
 def run(plan: RequestPlan[Submit], runtime: Runtime) -> Report:
-    """Submits the run and returns the report of its end, or LeftAlone if it is left in the queue, as several runs are.
-    Raises UsageError if it is refused; its folder is then removed. Raises ConnectError if it is not known whether the
-    queue has the job; its folder stays."""
+    """Submits the run, watches it, and returns the report of its end. Returns LeftAlone if the user leaves the run in
+    the queue; several runs (--each) are always left there. If the queue refuses the run, removes the run's folder and
+    raises UsageError. If it is not known whether the queue has the job, keeps the folder and raises ConnectError."""
     queue, request = SOURCES.get(plan.request.on).queue(), plan.request
     runs, count = request.runs, len(request.each)
     folders, made = list[RunFolder](), [of_line(plan.run_id, it + 1) for it in range(count)] or [plan.run_id]
@@ -96,13 +96,13 @@ def _fill(folder: RunFolder, plan: RequestPlan[Submit], first: Path) -> None:
         if variables:
             _add(folder, VARIABLES, variables)
         folder.event(Version())
-        folder.event(_event(folder, plan))  # a job that is not confirmed yet: this process may end before that
+        folder.event(_event(folder, plan))  # before the queue confirms the job: this process may end before that
     finally:
-        folder.release()  # for the job, which may begin before the queue has confirmed it
+        folder.release()  # the job needs the lock, and may begin before the queue has confirmed it
 
 
 def _add(folder: RunFolder, name: str, text: str) -> None:
-    """Writes a file, and checks that all of it was written. Raises UsageError."""
+    """Writes a file, and checks that all of it was written. Raises UsageError if it was not."""
     file = folder.path / name
     try:
         folder.add(name, text)

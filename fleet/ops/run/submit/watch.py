@@ -33,8 +33,9 @@ BRING_SECONDS = 10.0  # a shared file system shows a file of another machine wit
 
 @dataclass(frozen=True)
 class WatchPlan(RequestPlan[Logs]):
-    """Holds the plan. begun: this command has submitted the run. It then shows all output, and Ctrl-C ends the run.
-    Otherwise Ctrl-C leaves the run alone."""
+    """Holds the plan. detach: the command ends at once, and the run goes on. begun: this command has submitted the run;
+    it shows all output, and Ctrl-C ends the run. Without `begun` it shows output from now on, and Ctrl-C ends only the
+    command."""
 
     job: Submitted
     detach: bool
@@ -54,7 +55,8 @@ def watch_of(runs_dir: Path, run: str, job: Submitted, *, detach: bool, begun: b
 
 
 def watch(run: WatchPlan, runtime: Runtime) -> Report:
-    """Watches the run until it is over, by the record of its job or by the queue. Returns the report of its end."""
+    """Watches the run until its job has recorded the end, or the queue reports it. Returns the report of the end, or
+    LeftAlone if the run goes on without this process."""
     if run.detach:
         runtime.detach.set()
     queue = SOURCES.get(run.job.on).queue()
@@ -70,7 +72,7 @@ def watch(run: WatchPlan, runtime: Runtime) -> Report:
         if known is not None and (has_ended(run.path) or asking.last.state is State.OVER):
             return known
         if known is not None and (last := known.read(RunSummary).end) != hurried:
-            hurried = last  # only the attempt is over if its job was put back into the queue
+            hurried = last  # the run is not over if its job was put back into the queue
             asking.hurry()
         if (standing := asking.look()) is not None:
             _report(standing, run, runtime)
@@ -95,7 +97,7 @@ class Signs:
         self.file, self.last, self.at, self.reported = file, 0.0, time.monotonic(), False
 
     def silent(self) -> float:
-        """Returns, once, the seconds without a sign of life if these are too many; else 0.0."""
+        """Returns SILENT_SECONDS, once, if there was no sign of life for longer than that. Otherwise returns 0.0."""
         with suppress(OSError):
             if (stamp := self.file.stat().st_mtime) != self.last:
                 self.last, self.at, self.reported = stamp, time.monotonic(), False
@@ -128,8 +130,8 @@ def _end(run: WatchPlan, asking: Asking, queue: Queue, runtime: Runtime) -> None
 
 
 def _ended(run: WatchPlan, standing: Standing, queue: Queue, runtime: Runtime) -> Report:
-    """Records the end of a run by the state of its job, because the run itself recorded none. Returns the report that
-    is on record then: the job may just have written its own."""
+    """Records the end of a run by the state of its job, because the run itself recorded none. Returns the recorded
+    report. That is the job's own, if the job has just written one."""
     more, output = "", queue.output(run.job.job, run.path / SCRIPT) or run.path / OUTPUT
     with suppress(OSError):
         lines = [line for line in read_own(output).decode(errors="replace").splitlines() if line.strip()]
