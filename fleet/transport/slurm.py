@@ -154,9 +154,9 @@ def output_of(answer: Answer, what: str) -> str:
     raise ConnectError(f"{what}: {answer.why}", hint=PING, kind="timeout")
 
 
-def scontrol(stderr: Sequence[str], seconds: float = ASK_SECONDS) -> str:
+def scontrol(arguments: Sequence[str], seconds: float = ASK_SECONDS) -> str:
     """Returns the output of scontrol; "" if scontrol is missing, fails or does not answer. stderr: its arguments."""
-    answer = ask_slurm(["scontrol", *stderr], seconds=seconds)
+    answer = ask_slurm(["scontrol", *arguments], seconds=seconds)
     return answer.output if isinstance(answer, Done) else ""
 
 
