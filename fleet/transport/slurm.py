@@ -155,7 +155,7 @@ def output_of(answer: Answer, what: str) -> str:
 
 
 def scontrol(arguments: Sequence[str], seconds: float = ASK_SECONDS) -> str:
-    """Returns the output of scontrol; "" if scontrol is missing, fails or does not answer. stderr: its arguments."""
+    """Returns the output of scontrol; "" if scontrol is missing, fails or does not answer.."""
     answer = ask_slurm(["scontrol", *arguments], seconds=seconds)
     return answer.output if isinstance(answer, Done) else ""
 
