@@ -62,8 +62,8 @@ def run(plan: Broadcast, runtime: Runtime) -> Report:
     """Copies the plan's files to all hosts. A result holds what its host received: {"to": [path], "files", "bytes",
     ...}.
 
-    Report.answer: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be reached
-    are left out. If a host refuses the files (no disk space, no permission), nothing is sent to any host.
+    Report.answer: {"sources", "files", "size", "sent": bytes that left the source, "cuts"}. Hosts that cannot be
+    reached are left out. If a host refuses the files (no disk space, no permission), nothing is sent to any host.
     """
     report = _run(plan, runtime)
     refused = [r for r in report.results if r.error is not None and r.error.kind == own_files.KIND]
