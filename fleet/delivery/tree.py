@@ -276,8 +276,8 @@ def received_tree(receive: Callable[[], Any], host: str, hint: str) -> Tree:
 
 @contextlib.contextmanager
 def reading(root: Path, alternative: str, deep: str) -> Iterator[None]:
-    """Raises errors of reading a source as UsageError or HostFailed. alternative: text added to the hint that tells the
-    user to change the file's mode. deep: the hint for folders that are nested too deeply."""
+    """Raises errors of reading a source as UsageError or HostFailed. alternative: another remedy, added to
+    the hint for a file that may not be read. deep: the hint for folders that are nested too deeply."""
     try:
         yield
     except FileNotFoundError as error:

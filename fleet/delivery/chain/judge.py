@@ -18,7 +18,7 @@ SILENCE_SECONDS = 2.0  # for a node that takes no bytes
 SILENCE_LIMIT = 8.0  # for a node that takes bytes: its link may be too full for its reports
 DEATH_SECONDS = 12.0  # a host that sends no report for so long is given up
 STALL_SECONDS = 15.0  # a hop that makes no progress for so long has stalled
-LAG_BYTES = 8 << 20  # a hop that is so far behind its sender is slower than its sender
+LAG_BYTES = 8 << 20  # a hop that lacks so many bytes of what its sender has is slower than its sender
 TRIAL_LEFT_SECONDS = 20.0  # no trial begins if the first host needs less time
 UNREACHED = 3  # if the source cannot reach more hosts than this, all hosts are given up
 # how often a link is tried again before its failure counts as a fault

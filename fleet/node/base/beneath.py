@@ -78,8 +78,8 @@ def check_way(path: bytes, st: "os.stat_result") -> None:
     """Raises Refused for a parent folder of a destination, if the folder's owner is another user, who can replace the
     destination.
 
-    Accepts a folder to which one of our groups may write: it is shared with us. Accepts a folder of the user nobody if
-    all users may write to it, or if this is a container that maps users: then no real user owns the folder."""
+    Accepts a folder to which a group of this process may write: its members share the folder. Accepts a folder of the
+    user nobody if all users may write to it, or if this is a container that maps users: then no real user owns it."""
     groups = [os.getegid()] + os.getgroups()
     if st.st_mode & stat.S_IWGRP and st.st_gid in groups or st.st_uid in (0, os.geteuid()):
         return
